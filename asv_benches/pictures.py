@@ -27,8 +27,9 @@ Size = Annotated[
 @app.command()
 def report(*, chromium: Browser = "chromium", size: Size = "1280,2400") -> None:
     """Write the report of asv's results, and take docs/report.png and docs/report-dark.png of its top."""
-    subprocess.run([sys.executable, "-m", "tracking", "report"], check=True)
-    take((ROOT / "asv_benches" / "report.html").as_uri(), "report", chromium, size)
+    page = ROOT / "asv_benches" / "report.html"
+    subprocess.run([sys.executable, "-m", "mha_core", "report", str(page.parent), "--output", str(page)], check=True)
+    take(page.as_uri(), "report", chromium, size)
 
 
 @app.command()

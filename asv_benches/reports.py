@@ -11,9 +11,8 @@ from typing import Any
 
 from rich.console import Console
 
-from mha_conformance.bench.machine import processor, tuning_variables, versions
+from mha_conformance.bench.machine import described, listed, processor, tuning_variables, versions
 
-NUMBERS = {"family": "family", "number": "model", "stepping": "stepping"}
 UNITS = (("y", 365.25 * 86400), ("d", 86400), ("h", 3600), ("min", 60), ("s", 1), ("ms", 1e-3))
 
 
@@ -33,19 +32,6 @@ def measured_on(results: Mapping[str, Any], by: str) -> str:
     if "machine" not in results:
         return ""
     return f"Measured on {results['date']} by `{by}`: {described(results['machine'])}; {listed(results['versions'])}."
-
-
-def described(processor: Mapping[str, Any]) -> str:
-    """Return a processor in words."""
-    numbers = [f"{name} {processor[key]}" for key, name in NUMBERS.items() if key in processor]
-    caches = ", ".join(f"{name} {size}" for name, size in processor.get("caches", {}).items())
-    words = processor["model"], " ".join(numbers), f"{processor['cores']} cores", " ".join(processor["flags"]), caches
-    return ", ".join(filter(None, (*words, processor["system"])))
-
-
-def listed(versions: Mapping[str, str]) -> str:
-    """Return names and versions in words."""
-    return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
 def table(heading: Sequence[str], rows: Iterable[Sequence[Any]], *, left: int | None = None) -> str:

@@ -3,28 +3,21 @@
 Each library is alone in its process: with several threads, NumPy's would slow down another's.
 """
 
+from mha_conformance.bench import asv
 from mha_conformance.bench.cases import ALL_CORES
 
 from .backends import BACKENDS
-from .timing import _Time
+
+MAIN = (
+    "attention 1x8x2048x64, causal",
+    "decode 1x8x1x64, 8192 keys",
+    "encoder layer 8x128x512",
+    "text encoder, 32 real texts",
+)
 
 
-class Time(_Time):
+class Time(asv.Time, backends=BACKENDS, cases=(*MAIN, *ALL_CORES)):
     """Seconds per call."""
 
-    params = (
-        BACKENDS,
-        [
-            "attention 1x8x2048x64, causal",
-            "decode 1x8x1x64, 8192 keys",
-            "encoder layer 8x128x512",
-            "text encoder, 32 real texts",
-            *ALL_CORES,
-        ],
-    )
     repeat = (2, 10, 0.6)  # two samples of a call that takes seconds, in each of the two processes
-
-    def time_call(self, backend: str, case: str) -> None:
-        super().time_call(backend, case)
-
-    time_call.pretty_name = "time, all cores"
+    pretty_name = "time, all cores"

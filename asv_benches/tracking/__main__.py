@@ -19,8 +19,9 @@ from rich.markup import escape
 from mha_conformance.bench.cases import chosen
 from mha_conformance.bench.instructions.cases import COUNTED
 from mha_conformance.bench.instructions.count import CannotCount
+from mha_conformance.history import changes, results
 
-from . import changes, counting, find, gate, grown, measure, page, seconds, series
+from . import counting, find, gate, grown, measure, seconds
 from .compiled import NATIVE
 from .project import (
     BUILD,
@@ -52,7 +53,6 @@ Benchmark = Annotated[
     str, typer.Option(metavar="WORD", help="Only benchmarks whose name contains WORD, such as one_thread.Time.")
 ]
 Case = Annotated[str, typer.Option(metavar="WORD", help="Only cases whose name contains WORD.")]
-CONFIG = HERE / "asv.conf.json"
 LOCAL = "local"
 """The machine name for results that are not committed."""
 
@@ -83,9 +83,9 @@ def main() -> None:
 def _failing_clearly() -> Iterator[None]:
     try:
         yield
-    except (series.NoHistory, Refused, CannotCount, UserError) as error:
+    except (results.NoHistory, Refused, CannotCount, UserError) as error:
         log.print("[red]error:[/red]", escape(str(error)))
-        raise typer.Exit(3 if isinstance(error, series.NoHistory) else 1) from error
+        raise typer.Exit(3 if isinstance(error, results.NoHistory) else 1) from error
 
 
 def _choice(backends: list[str] | None, benchmark: str, case: str) -> measure.Choice:
@@ -234,7 +234,7 @@ def find_commit(
         _choice([backend], "", "")
         if bad != "HEAD" and not good:
             raise typer.BadParameter("give --good too", param_hint="--bad")
-        first, last = (full(good), _commit(bad)) if good else changes.newest(series.read(CONFIG), cases[0], backend)
+        first, last = (full(good), _commit(bad)) if good else changes.newest(results.read([HERE]), cases[0], backend)
         line = changed_between(first, last)
         step = find.find(
             line, backend, cases[0], lambda commit, count: log.print(f"{commit[:8]}: {count:,} instructions", style="dim")
@@ -271,25 +271,6 @@ def check(
     if wrong:
         raise typer.Exit(1)
     log.print(f"every benchmark ran on {', '.join(choice.backends)}")
-
-
-@app.command()
-def report(
-    *,
-    output: Annotated[Path, typer.Option(metavar="PATH", help="File to write the page to.")] = HERE / "report.html",
-    config: Annotated[Path, typer.Option(metavar="PATH", help="asv's configuration file.")] = CONFIG,
-) -> None:
-    """Write one page that opens offline: newest figures, lasting changes, and plots by case with a line per backend."""
-    with _failing_clearly():
-        measured = series.read(config)
-    if measured.unrelated:
-        many = "commits that are" if measured.unrelated > 1 else "commit that is"
-        log.print(
-            f"left out: {measured.unrelated} measured {many} not among the first parents of HEAD "
-            "(in a shallow clone, run git fetch --unshallow first)"
-        )
-    page.write(measured, output)
-    log.print(f"{escape(str(output))}: {sum(len(machine.commits) for machine in measured.machines)} commits", style="dim")
 
 
 if __name__ == "__main__":

@@ -27,11 +27,11 @@ from asv.util import ProcessError, write_json
 from mha_conformance.bench.instructions import callgrind
 from mha_conformance.bench.instructions.cases import COUNTED
 from mha_conformance.bench.instructions.count import CannotCount, Count, counts
+from mha_conformance.history.results import cells
 
 from .compiled import NATIVE, NotInstalled, plugin
 from .measure import libraries
 from .project import BUILD, Refused, changed_code, check_whole, configuration, next_missing, write_facts
-from .series import cells
 
 MACHINE = "callgrind"
 """The machine of these results: valgrind's processor, which is the same everywhere."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mha_conformance.bench.instructions.cases import COUNTED
+from mha_conformance.history.changes import RULES
 
-from .changes import RULES
 from .compiled import NotInstalled
 from .counting import counted
 from .project import Refused

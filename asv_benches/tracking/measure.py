@@ -19,10 +19,10 @@ from mha_conformance.bench.limits import COPY, MATRIX, measured
 from mha_conformance.bench.machine import processor, versions
 from mha_conformance.bench.rounds import QUICK
 from mha_conformance.bench.worker import Worker
+from mha_conformance.history.results import cells
 from mha_core.cli.backends import report
 
 from .project import MACHINES, Refused, configuration, write_facts
-from .series import cells
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def once(commit: str, choice: Choice, results: Path) -> list[str]:
 
     The cases run on their small problems.
     """
-    os.environ["MHA_BENCH_CHECK"] = "1"  # read by benchmarks/timing.py
+    os.environ["MHA_BENCH_CHECK"] = "1"  # read by mha_conformance.bench.asv
     shutil.rmtree(results, ignore_errors=True)
     status = run(commit, "local", choice, quick=True, results=results)
     wrong = [f"asv ended with status {status}"] if status else []

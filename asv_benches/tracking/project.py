@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
@@ -15,15 +14,15 @@ from asv.config import Config
 from asv.console import log
 from asv.plugin_manager import plugin_manager
 
+from mha_conformance.history import repository
+from mha_conformance.history.repository import Refused
+from mha_conformance.history.results import CONFIGURATION
+
 HERE = Path(__file__).parents[1]
 ROOT = HERE.parent
 MACHINES = HERE / "machines.json"
 FACTS = HERE / "facts"
 BUILD = ROOT / "build" / "tracking"
-
-
-class Refused(RuntimeError):
-    """A command cannot do what it was asked; the message says why."""
 
 
 def configuration(results: Path | None = None) -> Config:
@@ -32,7 +31,7 @@ def configuration(results: Path | None = None) -> Config:
     Its paths are relative to its folder, so this changes the working directory to it, as ``asv`` itself does.
     """
     os.chdir(HERE)
-    conf = Config.load("asv.conf.json")
+    conf = Config.load(CONFIGURATION)
     _ready(tuple(conf.plugins))
     if results is not None:
         conf.results_dir = str(results)
@@ -47,28 +46,17 @@ def _ready(plugins: tuple[str, ...]) -> None:
         plugin_manager.import_plugin(plugin)
 
 
-def git(*words: str, root: Path = ROOT) -> str:
-    """Return what a git command prints in a repository. Raises Refused, with git's message."""
-    done = subprocess.run(
-        ["git", "-C", str(root), *words], capture_output=True, encoding="utf-8", errors="replace", check=False
-    )
-    if done.returncode:
-        raise Refused(f"git {' '.join(words)}: {done.stderr.strip()}")
-    return done.stdout.strip()
+def git(*words: str) -> str:
+    """Return what a git command prints in this project. Raises Refused, with git's message."""
+    return repository.git(*words, root=ROOT)
 
 
-def full(revision: str, root: Path = ROOT) -> str:
+def full(revision: str) -> str:
     """Return the full hash of a revision. Raises Refused."""
     try:
-        return git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}", root=root)
+        return git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
     except Refused as error:
         raise Refused(f"no commit is named {revision!r}") from error
-
-
-def facts(commit: str, folder: Path) -> dict[str, Any]:
-    """Return the facts of a commit in a machine's folder; {} if there are none."""
-    path = folder / f"{commit[:8]}.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def write_facts(commit: str, machine: str, known: Mapping[str, Any]) -> None:
@@ -94,10 +82,6 @@ def machines() -> list[str]:
 
 # the commits of the history: those on the main line that changed code
 
-CODE = ("mha_core", "backends", "text")
-UNMEASURED = ("mha_core/bench", "mha_core/conformance", "mha_core/cli", "text/mha_text/cli")
-"""Code that no benchmark runs."""
-
 
 def check_whole() -> None:
     """Raise Refused if this clone lacks commits."""
@@ -105,10 +89,9 @@ def check_whole() -> None:
         raise Refused("this clone is shallow and lacks most of the history; run git fetch --unshallow")
 
 
-def changed_code(head: str = "HEAD", root: Path = ROOT) -> list[str]:
+def changed_code(head: str = "HEAD") -> list[str]:
     """Return the hashes of the line's commits that changed code, from the first on."""
-    options = ("--first-parent", "--no-patch", "--reverse", "--format=%H")
-    return git("log", *options, head, "--", *_paths(), root=root).split()
+    return repository.changed_code(ROOT, _code_paths(), head)
 
 
 def changed_between(good: str, bad: str) -> list[str]:
@@ -123,11 +106,13 @@ def changed_between(good: str, bad: str) -> list[str]:
 
 def same_code(before: str, after: str) -> bool:
     """Return True if two commits have the same code."""
-    return not git("diff", "--name-only", before, after, "--", *_paths())
+    return not git("diff", "--name-only", before, after, "--", *_code_paths())
 
 
-def _paths() -> list[str]:
-    return [*CODE, *(f":(exclude){path}" for path in UNMEASURED)]
+@cache
+def _code_paths() -> tuple[str, ...]:
+    """Return git's patterns of the code that benchmarks run, which asv's configuration names for the report too."""
+    return tuple(json.loads((HERE / CONFIGURATION).read_text(encoding="utf-8"))["code_paths"])
 
 
 RECENT = 50

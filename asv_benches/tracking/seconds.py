@@ -15,11 +15,11 @@ from rich.table import Table
 from rich.text import Text
 
 from mha_conformance.bench.timing import duration
+from mha_conformance.history.results import cells
 
 from .gate import WORDS, Verdict
 from .measure import Choice, gap
 from .project import MACHINES, configuration
-from .series import cells
 
 MACHINE, BENCHMARK = "local", "one_thread.Time"
 FACTOR = 1.10

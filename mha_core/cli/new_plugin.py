@@ -25,13 +25,27 @@ class BadName(MhaError, ValueError):
     """The name cannot be that of a backend, a module and a distribution."""
 
 
-_PATHS = ("pyproject.toml", "README.md", "mha_{name}.py", "mha_{name}_{standin}.py", "tests/test_{tested}.py")
-_KINDS = {
-    "backend": ("arrays", "conformance", ("pyproject.toml", "README.md", "plugin.py", "arrays.py", "test_conformance.py")),
-    "engine": ("pipes", "engine", ("pyproject.toml", "engine_README.md", "engine.py", "pipes.py", "test_engine.py")),
+_STANDINS = {"backend": "arrays", "engine": "pipes"}
+"""The stand-in for a library, in a plugin with a backend and a kernel, or an engine for many processes."""
+_FILES = {
+    "backend": {
+        "pyproject.toml": "pyproject.toml",
+        "README.md": "README.md",
+        "mha_{name}.py": "plugin.py",
+        "mha_{name}_arrays.py": "arrays.py",
+        "tests/test_conformance.py": "test_conformance.py",
+        "asv.conf.json": "asv.conf.json",
+        "benchmarks/__init__.py": "benchmarks.py",
+    },
+    "engine": {
+        "pyproject.toml": "pyproject.toml",
+        "README.md": "engine_README.md",
+        "mha_{name}.py": "engine.py",
+        "mha_{name}_pipes.py": "pipes.py",
+        "tests/test_engine.py": "test_engine.py",
+    },
 }
-"""For a plugin with a backend and a kernel, or an engine for many processes: the stand-in for a library, the subject of the
-test, and the templates of ``_PATHS``."""
+"""The files of each kind of plugin, and their templates."""
 
 
 def check_name(name: str, kind: str = "backend") -> str:
@@ -53,12 +67,10 @@ def write(name: str, directory: Path, kind: str = "backend") -> Path:
 
     Raises BadName and CannotWrite; existing files are never changed.
     """
-    standin, tested, templates = _KINDS[kind]
-    words = {"name": check_name(name, kind), "kind": kind, "standin": standin}
+    words = {"name": check_name(name, kind), "kind": kind, "standin": _STANDINS[kind]}
     words |= {"distribution": f"mha-{name.replace('_', '-')}", "Array": _class_name(name)}
     root = directory / words["distribution"]
-    paths = (path.format(name=name, standin=standin, tested=tested) for path in _PATHS)
-    contents = {path: _render(f"{template}.template", words) for path, template in zip(paths, templates, strict=True)}
+    contents = {path.format(name=name): _render(f"{file}.template", words) for path, file in _FILES[kind].items()}
     if not directory.is_dir():
         raise CannotWrite(f"{directory} is not a directory; create it first, or give another --directory")
     try:

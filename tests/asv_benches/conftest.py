@@ -1,6 +1,5 @@
-"""Sample histories, which the tests of the report read."""
+"""A clone of this project."""
 
-import copy
 import shutil
 
 import pytest
@@ -24,39 +23,3 @@ def _as_it_was(request):
         del there.hashes[1:]
         for folder in ("results", "facts", "html"):
             shutil.rmtree(there.root / "asv_benches" / folder, ignore_errors=True)
-
-
-@pytest.fixture(scope="session")
-def project(tmp_path_factory):
-    """A repository with commits and results, which tests do not change."""
-    from sample_history import planted
-
-    return planted(tmp_path_factory.mktemp("planted"))
-
-
-@pytest.fixture(scope="session")
-def history(project):
-    from tracking import series
-
-    return series.read(project.config)
-
-
-@pytest.fixture(scope="session")
-def machine(history):
-    (machine,) = history.machines
-    return machine
-
-
-@pytest.fixture(scope="session")
-def eight_commits(tmp_path_factory):
-    from sample_history import days
-
-    return days(tmp_path_factory.mktemp("days"))
-
-
-@pytest.fixture
-def small(eight_commits, tmp_path):
-    """A repository of eight commits, without results, for one test."""
-    project = copy.deepcopy(eight_commits)
-    project.root = shutil.copytree(eight_commits.root, tmp_path, dirs_exist_ok=True)
-    return project

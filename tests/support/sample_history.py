@@ -11,16 +11,17 @@ from asv.runner import BenchmarkResult
 from asv.util import write_json
 from processes import printed
 
-from tracking import series
+from mha_conformance.history import results
 
 NAN = float("nan")  # what asv writes for a skipped benchmark; for a failed one it writes None
-TIME, COST, MEMORY, DISPATCH = (
+TIME, COST, MEMORY, COUNTS, DISPATCH = (
     "one_thread.Time.time_call",
     "one_thread.Cost.track_cost",
     "memory.Memory.track_peak",
+    "instructions.Instructions.track_instructions",
     "dispatch.D.track",
 )
-UNITS = {TIME: "seconds", COST: "x", MEMORY: "bytes", DISPATCH: "us"}
+UNITS = {TIME: "seconds", COST: "x", MEMORY: "bytes", COUNTS: "instructions", DISPATCH: "us"}
 TITLES = {TIME: "time, one thread", COST: "cost relative to plain NumPy", MEMORY: "peak memory"}
 
 
@@ -69,7 +70,7 @@ class Project(Repository):
     def write_benchmarks(self):
         write_json(str(self.results / "benchmarks.json"), self.known, 2)
 
-    def measure(self, commit, name, values, *, version="1", machine="ci-2core", environment="env", started=None):
+    def measure(self, commit, name, values, *, version="1", machine="ci-2core", environment="env", started=None, date=0):
         """Write the results of a benchmark at a commit, and its description, as asv does.
 
         ``values``: by (backend, case); a combination without a value was skipped.
@@ -89,12 +90,13 @@ class Project(Repository):
         write_json(str(self.results / machine / "machine.json"), facts, 1)
         row = [values.get(cell, NAN) for cell in itertools.product(*names)]
         empty = [None] * len(row)
-        results = Results(facts | {"python": "3.11"}, {}, commit, 0, "3.11", environment, {})
+        results = Results(facts | {"python": "3.11"}, {}, commit, date, "3.11", environment, {})
         results.load_data(str(self.results))
         results.add_result(self.known[name], BenchmarkResult(row, empty, empty, 0, "", None), started_at=started)
         results.save(str(self.results))
 
     def facts(self, commit, facts, machine="ci-2core"):
+        """Write what is known of a measurement, beside the results."""
         folder = self.root / "asv_benches" / "facts" / machine
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{commit[:8]}.json").write_text(json.dumps(facts), encoding="utf-8")
@@ -109,14 +111,15 @@ def line(machine, benchmark, case, backend):
 
 
 def measured(project, values, backend="numpy", **options):
-    """Write one value for each commit."""
+    """Write one value for each commit, and the processor."""
     for commit, value in zip(project.hashes, values, strict=False):
         project.measure(commit, TIME, {(backend, "case"): value}, **options)
+        project.facts(commit, {"processor": PROCESSOR}, options.get("machine", "ci-2core"))
 
 
 def only(project):
     """Return the history of the project's only machine."""
-    (machine,) = series.read(project.config).machines
+    (machine,) = results.read([project.config.parent]).machines
     return machine
 
 

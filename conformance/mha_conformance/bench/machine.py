@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_tile")
 KERNELS = ("OPENBLAS_", "MKL_", "OMP_", "KMP_", "DNNL_", "ONEDNN_", "NPY_", "VECLIB_")
@@ -34,6 +35,20 @@ def processor() -> dict[str, object]:
         "flags": [flag for flag in FLAGS if flag in cpu.get("flags", "").split()],
         "system": f"{platform.system()} {platform.machine()}",
     }
+
+
+def described(processor: Mapping[str, Any]) -> str:
+    """Return a processor in words."""
+    named = {"family": "family", "number": "model", "stepping": "stepping"}
+    numbers = [f"{name} {processor[key]}" for key, name in named.items() if key in processor]
+    caches = ", ".join(f"{name} {size}" for name, size in processor.get("caches", {}).items())
+    words = processor["model"], " ".join(numbers), f"{processor['cores']} cores", " ".join(processor["flags"]), caches
+    return ", ".join(filter(None, (*words, processor["system"])))
+
+
+def listed(versions: Mapping[str, str]) -> str:
+    """Return names and versions in words."""
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
 def _caches() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The commands ``mha conform`` and ``mha bench``: their arguments."""
+"""The commands ``mha conform``, ``mha bench`` and ``mha report``: their arguments."""
 
 from __future__ import annotations
 
@@ -130,3 +130,30 @@ def _count(backends: list[str], words: list[str], *, as_json: bool) -> int:
         for line in (*notes, *skipped):
             typer.echo(line)
     return int(any(count.failed for row in results.values() for count in row.values()))
+
+
+@command("Example:  mha report . ../colleague/results")
+def report_command(
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="DIR...", help="Folders with asv.conf.json, or with asv's results alone; by default this one."),
+    ] = None,
+    *,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="PATH", help="File to write the page to.")] = Path(
+        "report.html"
+    ),
+) -> None:
+    """Write what asv has measured as one page that opens offline: newest figures, lasting changes, and plots.
+
+    Exit codes: 0 written, 1 an error, 3 there are no results.
+    """
+    with failing_clearly():
+        try:
+            from . import report
+        except ModuleNotFoundError as error:
+            raise MhaError(f"{error.name} is missing; pip install 'mha-conformance[report]'") from error
+        try:
+            typer.echo(report.write(folders or [Path()], output), err=True)
+        except report.NoHistory as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(3) from error

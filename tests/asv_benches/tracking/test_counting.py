@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-from project import ROOT
+from project import BENCHES, ROOT
 from project_clone import Clone, only_cases
 
-from tracking import counting, series
+from mha_conformance.history import results
+from tracking import counting
 from tracking.project import changed_code, next_missing
 
 GAPLESS = 19
@@ -30,7 +31,7 @@ def test_history_counts_the_last_commit_first_and_keeps_what_asv_and_the_report_
     assert said[-1] == "commits without counts: none of 2"
     assert clone.git("log", "--format=%s", "-1") == "Instructions of commits that had no counts"
     assert clone.git("status", "--porcelain") == ""
-    (machine,) = series.read(clone.root / "asv_benches" / "asv.conf.json").machines
+    (machine,) = results.read([clone.root / "asv_benches"]).machines
     assert machine.name == counting.MACHINE and [commit.hash for commit in machine.commits] == [first, last]
     counts = {each.benchmark.title: each.values for each in machine.series}
     assert set(counts) == {"instructions", "estimated cycles"}
@@ -46,7 +47,7 @@ def test_counts_of_another_backend_are_added_to_those_of_a_commit(clone):
     only_cases(clone, "dispatch of gelu")
     for name in ("numpy", "torch"):
         clone.run("count", "--backend", name, status=0)
-    (machine,) = series.read(clone.root / "asv_benches" / "asv.conf.json").machines
+    (machine,) = results.read([clone.root / "asv_benches"]).machines
     assert [(each.backend, each.values[0] is None) for each in machine.series] == [("numpy", False), ("torch", False)] * 2
 
 
@@ -88,7 +89,7 @@ def test_a_merge_that_changes_code_is_one_commit_of_the_history(small):
 
 def test_the_newest_counted_commit_is_near_head():
     """Every landed state is counted: `make bench-history` counts the newest commits first."""
-    ahead = next(machine for machine in series.read(CONFIG).machines if machine.name == counting.MACHINE).ahead
+    ahead = next(machine for machine in results.read([BENCHES]).machines if machine.name == counting.MACHINE).ahead
     assert ahead <= AHEAD, f"{ahead} commits changed code since the newest counted one; run make bench-history and commit"
 
 
@@ -102,6 +103,3 @@ def test_the_newest_commits_have_counts_without_gaps_and_all_are_small():
     assert size < 3e6
     facts = [json.loads(path.read_text()) for path in (ROOT / "asv_benches" / "facts" / counting.MACHINE).iterdir()]
     assert all("numpy" in each["versions"] for each in facts)
-
-
-CONFIG = ROOT / "asv_benches" / "asv.conf.json"

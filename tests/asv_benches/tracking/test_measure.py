@@ -10,7 +10,7 @@ from processes import printed
 from project import INSTALLED, ROOT
 from project_clone import ATTEND
 
-from tracking.series import cells
+from mha_conformance.history.results import cells
 
 TINY = ("--benchmark", "one_thread.Time", "--case", "tiny")
 pytestmark = pytest.mark.asv

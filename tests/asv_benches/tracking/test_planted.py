@@ -5,8 +5,8 @@ from asv.results import iter_results_for_machine
 from project_clone import ATTEND, only_cases
 
 from mha_conformance.bench.instructions.count import Count
+from mha_conformance.history.results import cells
 from tracking import counting, gate
-from tracking.series import cells
 
 pytestmark = [pytest.mark.asv, pytest.mark.rotating]
 MAIN, DECODE, DISPATCH = "attention 1x2x256x64", "decode 1x8x1x64, 1024 keys", "dispatch of attention"

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 import sys
 
 import processes
@@ -9,11 +10,14 @@ import pytest
 from command import run
 from processes import printed
 from project import ROOT
+from sample_history import Repository
 from suite import MHA
 
+from mha_conformance.history import results
 from mha_core.cli.new_plugin import BadName, CannotWrite, write
 
 NAME = "test_library"
+PLACEHOLDER = re.compile(r"\$[a-zA-Z{]")
 
 
 def generated(folder, *options):
@@ -43,9 +47,10 @@ def test_its_files_are_as_listed(distribution):
     root, site = distribution
     files = {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
     modules = {"mha_test_library.py", "mha_test_library_arrays.py"}
-    assert files == {"README.md", "pyproject.toml", "tests/test_conformance.py", *modules}
+    tracking = {"asv.conf.json", "benchmarks/__init__.py"}
+    assert files == {"README.md", "pyproject.toml", "tests/test_conformance.py", *modules, *tracking}
     assert {path.name for path in site.glob("*.py")} == modules
-    assert all("$" not in (root / path).read_text().replace("$ p", "") for path in files), "a placeholder was left"
+    assert not any(PLACEHOLDER.search((root / path).read_text()) for path in files), "a placeholder was left"
 
 
 def test_it_is_listed_and_imports_no_array_library(distribution):
@@ -59,7 +64,7 @@ def test_it_is_listed_and_imports_no_array_library(distribution):
 def test_it_passes_its_own_test_as_its_readme_says(distribution):
     root, site = distribution
     commands = re.findall(r"^\$ (.*)$", (root / "README.md").read_text(), flags=re.MULTILINE)
-    assert commands == ["pip install -e '.[test]'", "python -m pytest tests"]
+    assert commands[:2] == ["pip install -e '.[test]'", "python -m pytest tests"]
     command = [sys.executable, *shlex.split(commands[1])[1:], "-p", "no:cacheprovider"]
     assert "1 passed" in printed(command, cwd=root, path=[site])
 
@@ -81,6 +86,36 @@ def test_its_kernel_is_what_runs_and_is_judged(distribution):
     assert "test_plain_attention[float32-attention-dense]" in done.stdout
 
 
+@pytest.mark.asv
+def test_its_history_is_tracked_as_its_readme_says(distribution, tmp_path):
+    """With one case; the commands are those of the README, after the first, which installs packages."""
+    _, site = distribution
+    root = shutil.copytree(distribution[0], tmp_path / "mha-test-library")
+    module = root / "benchmarks" / "__init__.py"
+    module.write_text(module.read_text().replace("=BACKENDS", '=BACKENDS[:1], cases=["decode 1x8x1x64, 1024 keys"]', 1))
+    module.write_text(module.read_text().replace("=BACKENDS)", '=BACKENDS[:1], cases=["decode 1x8x1x64, 8192 keys"])'))
+    repository = Repository(root)
+    repository.git("init", "--quiet", "--initial-branch=main")
+    repository.git("add", "--all")
+    commit = repository.commit("first")
+    commands = re.findall(r"^\$ (.*)$", (root / "README.md").read_text(), flags=re.MULTILINE)
+    machine, run_asv, report = commands[-3:]
+    here = {"cwd": root, "path": [site], "HOME": str(tmp_path), "ASV_PYTHONPATH": str(site), "MHA_BENCH_CHECK": "1"}
+    for line in (machine, run_asv.replace("$(git rev-parse HEAD)", commit), report):
+        program, *words = shlex.split(line)
+        printed([sys.executable, "-m", {"mha": "mha_core"}.get(program, program), *words], **here)
+    (measured,) = results.read([root]).machines
+    values = {(each.benchmark.name, each.case): each.values for each in measured.series}
+    assert values.keys() == {
+        ("Instructions.track_instructions", "decode 1x8x1x64, 1024 keys"),
+        ("Instructions.track_cycles", "decode 1x8x1x64, 1024 keys"),
+        ("Memory.track_peak", "decode 1x8x1x64, 8192 keys"),
+        ("Time.time_call", "decode 1x8x1x64, 8192 keys"),
+    }
+    assert all(value and value > 0 for (value,) in values.values())
+    assert "first" in (root / "report.html").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("kind", ["distribution", "engine"])
 @pytest.mark.parametrize("arguments", [["format", "--check"], ["check"]], ids=["format", "lint"])
 def test_what_it_writes_is_formatted(kind, arguments, request):
@@ -91,7 +126,7 @@ def test_what_it_writes_is_formatted(kind, arguments, request):
 @pytest.mark.full
 def test_an_engine_passes_its_own_test_as_its_readme_says(engine):
     root, site = engine
-    assert all("$" not in path.read_text().replace("$ p", "") for path in root.rglob("*.*") if path.is_file())
+    assert not any(PLACEHOLDER.search(path.read_text()) for path in root.rglob("*.*") if path.is_file())
     test = [sys.executable, "-m", "pytest", "tests", "-p", "no:cacheprovider"]
     assert "3 passed" in printed(test, cwd=root, path=[site])
     module = root / "mha_test_library.py"  # pytest imports it from the folder where it runs

@@ -7,7 +7,8 @@ import warnings
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..offline import render
+from mha_core.cli.offline import render
+
 from .maps import AttentionMaps, Choice, Head
 
 _ONE = 65535  # stored number for a weight of 1: two bytes per weight keep four digits

@@ -9,9 +9,9 @@ from html.parser import HTMLParser
 import pytest
 from sample_history import LAST, STEP, SUBJECTS, TIME, UNMEASURED, line, measured, only
 
-from tracking import page, series, units
-from tracking.changes import judged
-from tracking.figures import COLOURS, figure, hovers, styles_of
+from mha_conformance.history import page, results, units
+from mha_conformance.history.changes import judged
+from mha_conformance.history.figures import COLOURS, figure, hovers, styles_of
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_a_gap_says_why(history, machine):
 )
 def test_the_cells_of_a_case_have_their_value_a_note_and_the_best(small, values, case, expected):
     small.measure(small.hashes[0], TIME, values)
-    history = series.read(small.config)
+    history = results.read([small.config.parent])
     assert [(cell.text, cell.note, cell.best) for cell in cells(history, history.machines[0], case)] == expected
 
 
@@ -254,9 +254,10 @@ def test_each_backend_has_its_verdict(text):
 
 def test_the_newest_commit_is_compared_with_the_one_before(small):
     measured(small, [1.0, 1.0, 1.0])
-    assert "None of 1 lines changed by more than its tolerance." in Elements(page.rendered(series.read(small.config))).text
-    small.measure(small.hashes[3], TIME, {("numpy", "case"): 1.2})
-    words = Elements(page.rendered(series.read(small.config))).text
+    steady = Elements(page.rendered(results.read([small.config.parent]))).text
+    assert "None of 1 lines changed by more than its tolerance." in steady
+    measured(small, [1.0, 1.0, 1.0, 1.2])
+    words = Elements(page.rendered(results.read([small.config.parent]))).text
     newest = words.partition("The newest commit against the one before")[2].partition("Worst since")[0]
     for word in ("case", "numpy", "time, one thread", "1.00 s", "1.20 s", "1.20"):
         assert word in newest
@@ -265,7 +266,7 @@ def test_the_newest_commit_is_compared_with_the_one_before(small):
 def test_each_machine_has_its_section(small):
     measured(small, [1.0, 2.0])
     measured(small, [3.0], machine="h200")
-    elements = Elements(page.rendered(series.read(small.config)))
+    elements = Elements(page.rendered(results.read([small.config.parent])))
     assert {"#ci-2core", "#h200"} <= set(elements.attribute("href"))
     assert {"ci-2core--case", "h200--case"} <= set(elements.attribute("id"))
 
@@ -273,7 +274,7 @@ def test_each_machine_has_its_section(small):
 def test_the_name_of_a_backend_is_not_markup(small):
     name = "<i>a</i></script><script>"
     measured(small, [1.0], backend=name)
-    elements = Elements(page.rendered(series.read(small.config)))
+    elements = Elements(page.rendered(results.read([small.config.parent])))
     assert len(elements.scripts) == 3 and "i" not in [tag for tag, _ in elements.elements]
     (trace,) = json.loads(elements.scripts[0])["ci-2core"]["figures"]["ci-2core--case"]["traces"]
     assert "<i>" not in trace["name"] + trace["hovertemplate"]
@@ -281,7 +282,7 @@ def test_the_name_of_a_backend_is_not_markup(small):
 
 def test_a_backend_that_has_always_failed_is_listed_without_values(small):
     measured(small, [None, None, None])
-    history = series.read(small.config)
+    history = results.read([small.config.parent])
     words = Elements(page.rendered(history)).text
     assert "numpy Nothing became worse." in words
     (cell,) = cells(history, history.machines[0], "case")

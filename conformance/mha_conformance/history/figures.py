@@ -40,7 +40,7 @@ def styles_of(backends: Sequence[str]) -> dict[str, Style]:
 def hovers(machine: Machine) -> list[str]:
     """Return the hover text of each commit, with commit subjects escaped, because plotly interprets some HTML."""
     texts = []
-    for commit, processor in zip(machine.commits, machine.processors, strict=True):
+    for commit, processor in zip(machine.commits, machine.measured_on, strict=True):
         lines = wrap(commit.subject, LINE, max_lines=LINES, placeholder=" ...")
         parts = [f"{commit.short}, {commit.date}", *lines, *wrap(processor or UNKNOWN, LINE)]
         texts.append("<br>".join(_plain(part) for part in parts))

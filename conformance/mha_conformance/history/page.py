@@ -10,8 +10,8 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
+from mha_core.cli.offline import render
 from mha_core.shared import atomic_file
-from mha_text.cli.offline import render
 
 from .changes import RULES, TIMES, Change, beyond_rule, judged, latest, rule
 from .figures import Style, figure, hovers, styles_of

@@ -3,7 +3,7 @@
 import jinja2
 import pytest
 
-from mha_text.cli.offline import render
+from mha_core.cli.offline import render
 
 
 @pytest.fixture

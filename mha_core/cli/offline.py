@@ -1,4 +1,4 @@
-"""Render an HTML page that opens offline, with plotly.js inside."""
+"""Render an HTML page that opens offline, with plotly.js inside. It needs jinja2 and plotly."""
 
 from __future__ import annotations
 

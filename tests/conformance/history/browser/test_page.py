@@ -7,7 +7,7 @@ from browser import IMAGE_FROM_ELSEWHERE, NARROW, WIDE, complaint, hover, look, 
 from sample_history import LAST, STEP, UNMEASURED
 from selenium.webdriver.common.by import By
 
-from tracking import page
+from mha_conformance.history import page
 
 WHEN = f"2026-01-{STEP + 1:02}"
 

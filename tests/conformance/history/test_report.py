@@ -1,6 +1,7 @@
 """The report of asv's measurements: its numbers, its verdicts, and its errors."""
 
 import json
+import shutil
 from datetime import UTC, datetime
 from functools import partial
 
@@ -10,6 +11,7 @@ import pytest
 from project import ROOT
 from sample_history import (
     COST,
+    COUNTS,
     DISPATCH,
     LAST,
     LATE,
@@ -19,14 +21,14 @@ from sample_history import (
     STEP,
     TIME,
     UNMEASURED,
+    Project,
     line,
     measured,
     only,
     steady,
 )
 
-from tracking import page, series
-from tracking.__main__ import app
+from mha_conformance.history import page, results
 
 # the numbers
 
@@ -97,7 +99,7 @@ def test_commits_of_a_branch_that_was_merged_are_left_out_and_counted(small):
     small.hashes.append(small.git("rev-parse", "HEAD"))
     measured(small, map(float, range(1, 10)))
     small.measure(aside, TIME, {("numpy", "case"): 100.0})
-    history = series.read(small.config)
+    history = results.read([small.config.parent])
     assert history.unrelated == 1
     assert history.machines[0].series[0].values == tuple(map(float, range(1, 10)))
     assert [commit.subject for commit in history.machines[0].commits][-2:] == ["commit 7", "merge"]
@@ -119,19 +121,53 @@ def test_only_commits_that_change_code_count_between_two(small):
 def test_each_machine_has_its_own_history(small):
     measured(small, [1.0, 2.0])
     measured(small, [3.0], machine="h200")
-    history = series.read(small.config)
+    history = results.read([small.config.parent])
     assert [(each.name, len(each.commits)) for each in history.machines] == [("ci-2core", 2), ("h200", 1)]
+
+
+# results of others
+
+
+def test_results_of_another_machine_are_added_by_their_files_alone(small, tmp_path):
+    """Their commits are known from the repository of the first folder."""
+    measured(small, [1.0, 2.0])
+    theirs = shutil.copytree(small.results, tmp_path / "theirs" / "results")
+    mine, other = results.read([small.config.parent, theirs]).machines
+    assert (mine.name, other.name) == ("ci-2core, sample", "ci-2core, theirs")
+    assert other.commits == mine.commits and other.series == mine.series
+    assert mine.processors[0].startswith("EPYC") and other.processors == ("", ""), "theirs came without facts"
+
+
+def test_results_of_another_project_are_in_the_order_of_their_dates(small, tmp_path):
+    """Its commits are unknown; the folder has neither a repository nor asv's configuration."""
+    folder = tmp_path / "plugin"
+    folder.mkdir()
+    other = Project(folder)
+    for hash, day in (("b" * 40, 2), ("a" * 40, 1), ("c" * 40, 3)):
+        other.measure(hash, COUNTS, {("plugin", "case"): 1000 * day}, date=86_400_000 * day, machine="laptop")
+    (alone,) = results.read([other.results]).machines
+    assert [(commit.hash[0], commit.date, commit.place) for commit in alone.commits] == [
+        ("a", "1970-01-02", 0),
+        ("b", "1970-01-03", 1),
+        ("c", "1970-01-04", 2),
+    ]
+    assert alone.series[0].values == (1000, 2000, 3000) and alone.name == "laptop"
+    assert alone.counters == ("valgrind's processor, python 3.11",) * 3
+    measured(small, [1.0])
+    both = results.read([small.config.parent, other.results])
+    assert [machine.name for machine in both.machines] == ["ci-2core, sample", "laptop, asv_benches"]
+    assert both.backends == ("numpy", "plugin") and both.unrelated == 0
 
 
 # the command
 
 
-run = partial(command.run, "report", app=app)
+run = partial(command.run, "report")
 
 
 def test_the_command_writes_the_page(project, tmp_path):
     output = tmp_path / "new" / "report.html"
-    done = run("--config", project.config, "--output", output)
+    done = run(project.config.parent, "--output", output)
     assert done.exit_code == 0, done.output
     assert output.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     assert [path.name for path in output.parent.iterdir()] == ["report.html"]
@@ -140,16 +176,14 @@ def test_the_command_writes_the_page(project, tmp_path):
 def refused(project, tmp_path, exit_code=3):
     """Return the error of a run that writes no page; exit code 3, the default, means that there is no history."""
     output = tmp_path / "report.html"
-    done = run("--config", project.config, "--output", output)
+    done = run(project.config.parent, "--output", output)
     assert done.exit_code == exit_code and not output.exists() and done.stdout == ""
     return done.stderr
 
 
 def test_without_results_the_command_says_how_to_measure(small, tmp_path):
     said = refused(small, tmp_path)
-    assert said == (
-        f"error: no results in {small.results}: `make bench` measures this commit, `make bench-history` those before it\n"
-    )
+    assert said == (f"error: no results in {small.results}, which has no benchmarks.json: `asv run` writes it\n")
 
 
 def test_results_of_other_commits_alone_are_not_a_history(small, tmp_path):
@@ -181,11 +215,12 @@ def test_a_results_file_that_is_broken_is_an_error(small, tmp_path):
 
 @pytest.mark.parametrize(("status", "built"), [(0, True), (3, True), (1, False), (2, False)])
 def test_the_documentation_is_built_without_a_history_but_not_after_another_error(tmp_path, status, built):
-    """`make docs`, with a Python that exits with this status for the report and only prints a word for Sphinx."""
-    python = tmp_path / "bin" / "python"
-    python.parent.mkdir()
-    python.write_text(f'#!/bin/sh\ncase "$*" in *tracking*) exit {status};; *sphinx*) echo built;; *) exit 9;; esac\n')
-    python.chmod(0o755)
+    """`make docs`, with a command that exits with this status for the report, and a Python that prints a word for Sphinx."""
+    (tmp_path / "bin").mkdir()
+    for name, does in (("mha", f"exit {status}"), ("python", 'case "$*" in *sphinx*) echo built;; *) exit 9;; esac')):
+        program = tmp_path / "bin" / name
+        program.write_text(f"#!/bin/sh\n{does}\n")
+        program.chmod(0o755)
     (tmp_path / "ready").touch()
     done = processes.run(["make", "docs", f"DEV={tmp_path}", "--assume-old", f"{tmp_path}/ready"], cwd=ROOT)
     assert ("built" in done.stdout.splitlines()) is built and (done.returncode == 0) is built, done
@@ -194,15 +229,15 @@ def test_the_documentation_is_built_without_a_history_but_not_after_another_erro
 def test_results_of_other_commits_are_counted_when_a_page_is_written(small, tmp_path):
     measured(small, [1.0, 2.0])
     small.git("update-ref", "refs/heads/main", small.hashes[0])
-    done = run("--config", small.config, "--output", tmp_path / "report.html")
+    done = run(small.config.parent, "--output", tmp_path / "report.html")
     assert done.exit_code == 0 and "left out: 1 measured commit that is" in done.stderr
 
 
 def test_a_page_that_fails_leaves_the_old_one(project, tmp_path, monkeypatch):
     output = tmp_path / "report.html"
     output.write_text("before", encoding="utf-8")
-    history = series.read(project.config)
-    monkeypatch.setattr("mha_text.cli.offline.get_plotlyjs", lambda: "\ud800")  # not UTF-8: fails in the middle of writing
+    history = results.read([project.config.parent])
+    monkeypatch.setattr("mha_core.cli.offline.get_plotlyjs", lambda: "\ud800")  # not UTF-8: fails in the middle of writing
     with pytest.raises(UnicodeEncodeError):
         page.write(history, output)
     assert output.read_text(encoding="utf-8") == "before"
@@ -213,7 +248,7 @@ def test_a_page_that_fails_leaves_the_old_one(project, tmp_path, monkeypatch):
 
 
 def test_the_committed_history_goes_back_to_the_first_commit_that_runs():
-    machine = next(each for each in series.read(ROOT / "asv_benches" / "asv.conf.json").machines if each.name == "ci-2core")
+    machine = next(each for each in results.read([ROOT / "asv_benches"]).machines if each.name == "ci-2core")
     assert {each.backend for each in machine.series} >= {"numpy", "torch"}
     assert machine.commits[0].place == 0 and len(machine.commits) >= 5
     newest = machine.commits[-1]

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 from project import ROOT
-from sample_history import PROCESSOR, SLOWER, TIME, line, measured, only, steady
+from sample_history import COUNTS, PROCESSOR, SLOWER, TIME, line, measured, only, steady
 
-from tracking.changes import RULES, TIMES, beyond_rule, judged, latest
+from mha_conformance.history.changes import RULES, TIMES, beyond_rule, judged, latest
 
 LIMIT = TIMES.tolerance
 
@@ -151,11 +151,13 @@ def test_every_step_of_counts_is_real_and_a_slow_rise_is_found(small, values, fa
 
 
 def test_counts_with_other_libraries_are_not_compared(small):
+    """Whatever the machine, its processor counts as valgrind's."""
     for commit, version in zip(small.hashes, ("2.4.6", "2.5.0"), strict=False):
-        small.measure(commit, TIME, {("numpy", "case"): 1.0}, machine="callgrind")
-        small.facts(commit, {"versions": {"numpy": version, "valgrind": "3.19.0"}}, machine="callgrind")
+        small.measure(commit, COUNTS, {("numpy", "case"): 1000})
+        small.facts(commit, {"processor": PROCESSOR, "versions": {"numpy": version, "valgrind": "3.19.0"}})
     machine = only(small)
-    assert machine.processors == tuple(f"cpu of callgrind, valgrind 3.19.0, numpy {version}" for version in ("2.4.6", "2.5.0"))
+    counters = tuple(f"valgrind's processor, valgrind 3.19.0, numpy {version}" for version in ("2.4.6", "2.5.0"))
+    assert machine.processors_of(machine.series[0].benchmark) == machine.measured_on == counters
     assert latest(machine.series[0], machine) is None
 
 

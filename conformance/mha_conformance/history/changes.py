@@ -14,8 +14,8 @@ from itertools import pairwise
 import numpy as np
 import ruptures
 
-from .project import Refused
-from .series import Commit, History, Machine, Series
+from .repository import Commit, Refused
+from .series import History, Machine, Series
 
 
 @dataclass(frozen=True)
