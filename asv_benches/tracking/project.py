@@ -51,10 +51,10 @@ def git(*words: str) -> str:
     return repository.git(*words, root=ROOT)
 
 
-def full(revision: str) -> str:
+def full(revision: str, root: Path = ROOT) -> str:
     """Return the full hash of a revision. Raises Refused."""
     try:
-        return git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+        return repository.git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}", root=root)
     except Refused as error:
         raise Refused(f"no commit is named {revision!r}") from error
 

@@ -3,6 +3,7 @@
 import shutil
 
 import pytest
+from sample_history import eight_commits, small  # noqa: F401
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,14 @@
 """Sample repositories with commits, and with results that asv itself writes: the input of the report."""
 
+import copy
 import itertools
 import json
 import os
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 from asv.results import Results
 from asv.runner import BenchmarkResult
 from asv.util import write_json
@@ -128,6 +131,19 @@ def days(root, count=8):
     project = Project(root)
     for at in range(count):
         project.commit(f"commit {at}")
+    return project
+
+
+@pytest.fixture(scope="session")
+def eight_commits(tmp_path_factory):
+    return days(tmp_path_factory.mktemp("days"))
+
+
+@pytest.fixture
+def small(eight_commits, tmp_path):
+    """A repository of eight commits, without results, for one test."""
+    project = copy.deepcopy(eight_commits)
+    project.root = shutil.copytree(eight_commits.root, tmp_path, dirs_exist_ok=True)
     return project
 
 

@@ -94,7 +94,6 @@ class Time(OnBackends):
     rounds = 2
     repeat = (4, 10, 0.6)  # two rounds give at least eight samples: with fewer than seven, asv's test finds no difference
     warmup_time = 0.0  # the calibration warms up
-    pretty_name = "time, one thread"
 
     def setup(self, backend: str, case: str) -> None:
         """Prepare the work once, although asv calls this before each sample.
@@ -111,12 +110,13 @@ class Time(OnBackends):
     def time_call(self, backend: str, case: str) -> None:
         timed(self.work, self.calls)
 
+    time_call.pretty_name = "time, one thread"  # type: ignore[attr-defined]
+
 
 class Cost(OnBackends):
     """Time divided by that of plain NumPy, timed in turns; both answers are checked."""
 
     unit = "x"
-    pretty_name = "cost relative to plain NumPy"
 
     def setup(self, backend: str, case: str) -> None:
         ready(backend)
@@ -126,12 +126,13 @@ class Cost(OnBackends):
     def track_cost(self, backend: str, case: str) -> float:
         return cost(self.ours, self.plain, seconds=0 if CHECK else 1)
 
+    track_cost.pretty_name = "cost relative to plain NumPy"  # type: ignore[attr-defined]
+
 
 class Memory(OnBackends):
     """Bytes by which the peak of the process grows in a call."""
 
     unit = "bytes"
-    pretty_name = "peak memory beyond the arguments"
     all_cases = IN_MEMORY
 
     def setup(self, backend: str, case: str) -> None:
@@ -141,6 +142,8 @@ class Memory(OnBackends):
 
     def track_peak(self, backend: str, case: str) -> int:
         return grown(IN_MEMORY[case], backend)
+
+    track_peak.pretty_name = "peak memory beyond the arguments"  # type: ignore[attr-defined]
 
 
 class Instructions(OnBackends):

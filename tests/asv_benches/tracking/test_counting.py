@@ -74,19 +74,6 @@ def test_the_newest_commits_are_counted_first_and_then_the_widest_gaps(monkeypat
     assert next_missing([], set()) is None
 
 
-def test_a_merge_that_changes_code_is_one_commit_of_the_history(small):
-    small.git("checkout", "--quiet", "-b", "side")
-    for text in ("one\n", "two\n"):
-        (small.root / "mha_core").mkdir(exist_ok=True)
-        (small.root / "mha_core" / "a.py").write_text(text, encoding="utf-8")
-        small.git("add", "mha_core")
-        small.commit("aside")
-    small.git("checkout", "--quiet", "main")
-    small.commit("without code")
-    small.git("merge", "--quiet", "--no-ff", "--message=merge", "side", day=12)
-    assert changed_code(root=small.root) == [small.git("rev-parse", "HEAD")]
-
-
 def test_the_newest_counted_commit_is_near_head():
     """Every landed state is counted: `make bench-history` counts the newest commits first."""
     ahead = next(machine for machine in results.read([BENCHES]).machines if machine.name == counting.MACHINE).ahead

@@ -1,10 +1,7 @@
 """Sample histories, which the tests of the report read."""
 
-import copy
-import shutil
-
 import pytest
-from sample_history import days, planted
+from sample_history import eight_commits, planted, small  # noqa: F401
 
 from mha_conformance.history import results
 
@@ -24,16 +21,3 @@ def history(project):
 def machine(history):
     (machine,) = history.machines
     return machine
-
-
-@pytest.fixture(scope="session")
-def eight_commits(tmp_path_factory):
-    return days(tmp_path_factory.mktemp("days"))
-
-
-@pytest.fixture
-def small(eight_commits, tmp_path):
-    """A repository of eight commits, without results, for one test."""
-    project = copy.deepcopy(eight_commits)
-    project.root = shutil.copytree(eight_commits.root, tmp_path, dirs_exist_ok=True)
-    return project

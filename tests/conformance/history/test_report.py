@@ -28,7 +28,7 @@ from sample_history import (
     steady,
 )
 
-from mha_conformance.history import page, results
+from mha_conformance.history import page, repository, results
 
 # the numbers
 
@@ -116,6 +116,19 @@ def test_only_commits_that_change_code_count_between_two(small):
     measured(small, [1.0] * 11)
     machine = only(small)
     assert [commit.place for commit in machine.commits] == [-1] * 9 + [0, 0] and machine.ahead == 1
+
+
+def test_a_merge_that_changes_code_is_one_commit_of_the_history(small):
+    small.git("checkout", "--quiet", "-b", "side")
+    for text in ("one\n", "two\n"):
+        (small.root / "mha_core").mkdir(exist_ok=True)
+        (small.root / "mha_core" / "a.py").write_text(text, encoding="utf-8")
+        small.git("add", "mha_core")
+        small.commit("aside")
+    small.git("checkout", "--quiet", "main")
+    small.commit("without code")
+    small.git("merge", "--quiet", "--no-ff", "--message=merge", "side", day=12)
+    assert repository.changed_code(small.root, ["mha_core"]) == [small.git("rev-parse", "HEAD")]
 
 
 def test_each_machine_has_its_own_history(small):
