@@ -11,7 +11,7 @@ from mha_conformance.history import results
 from tracking import counting
 from tracking.project import changed_code, next_missing
 
-GAPLESS = 19
+GAPLESS = 50
 """Number of commits up to the newest counted one that are all counted."""
 AHEAD = 15
 """Greatest number of commits that changed code since the newest counted one."""
