@@ -162,9 +162,10 @@ def keep(commit: str, table: Table) -> None:
     results = before.get(commit) or Results(ABOUT | {"python": ""}, {}, commit, repo.get_date(commit), "", "installed", {})
     for figure, name in BENCHMARKS.items():
         backends, cases = ([ast.literal_eval(word) for word in words] for words in known[name]["params"])
-        backends += [backend for backend in table if backend not in backends]  # whose plugin this commit cannot load
-        benchmark = known[name] | {"params": [list(map(repr, words)) for words in (backends, cases)]}
         old = {cell[1:3]: cell.value for cell in (cells(results, name) if name in results.get_result_keys(known) else ())}
+        # also backends whose plugin this commit cannot load, and those with the compiled plugin
+        backends = list(dict.fromkeys([*backends, *table, *(backend for backend, _ in old)]))
+        benchmark = known[name] | {"params": [list(map(repr, words)) for words in (backends, cases)]}
         values = [
             _value(table[backend].get(case), figure) if backend in table else old.get((backend, case), math.nan)
             for backend, case in product(backends, cases)
