@@ -1,7 +1,6 @@
-"""The command ``python -m tracking``: measure commits with asv, compare them, and write the report.
+"""The command ``python -m tracking``: measure commits with asv, count their instructions, compare them.
 
-Exit codes: 0 success, or not slower; 1 an error, or slower; 2 a usage error; 3 nothing was measured, so there is nothing to
-show.
+Exit codes: 0 success, or not slower; 1 an error, or slower; 2 a usage error; 3 nothing, or not everything, was measured.
 """
 
 from __future__ import annotations

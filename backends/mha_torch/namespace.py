@@ -1,4 +1,4 @@
-"""torch as an array-API namespace: array-api-compat's, with gradients that are the same bits again."""
+"""torch as an array-API namespace: array-api-compat's, with gradients that are the same bits in each call."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from array_api_compat.torch import *  # noqa: F403
 
 def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Any:
     """``take`` of the standard. On CUDA, the gradient of ``torch.index_select`` adds in any order; that of an index sorts."""
-    if not x.is_cuda:
+    if not x.is_cuda or (axis is None and x.ndim != 1):  # the latter is an error
         return compat.take(x, indices, axis=axis)
-    return x[(slice(None),) * ((axis or 0) % x.ndim) + (indices,)]
+    return x[(slice(None),) * ((axis or 0) % x.ndim) + (indices.long(),)]  # torch reads uint8 as a mask

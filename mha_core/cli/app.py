@@ -1,6 +1,6 @@
 """The command ``mha``. Its subcommands are entry points of the group ``mha_core.commands``, from any installed distribution.
 
-Exit codes: 0 success; 1 an error; 2 a usage error; 130 after Ctrl-C.
+Exit codes: 0 success; 1 an error; 2 a usage error; 130 after Ctrl-C; a command may have more.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ DISTRIBUTIONS = {
     "explain": "mha-core",
     "conform": "mha-conformance",
     "bench": "mha-conformance",
+    "report": "mha-conformance",
     "new-plugin": "mha-core",
 }
 """The distribution of each known command, in the order in which the help lists them."""

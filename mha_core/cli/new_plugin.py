@@ -36,6 +36,7 @@ _FILES = {
         "tests/test_conformance.py": "test_conformance.py",
         "asv.conf.json": "asv.conf.json",
         "benchmarks/__init__.py": "benchmarks.py",
+        ".gitignore": "gitignore",
     },
     "engine": {
         "pyproject.toml": "pyproject.toml",
@@ -43,6 +44,7 @@ _FILES = {
         "mha_{name}.py": "engine.py",
         "mha_{name}_pipes.py": "pipes.py",
         "tests/test_engine.py": "test_engine.py",
+        ".gitignore": "gitignore",
     },
 }
 """The files of each kind of plugin, and their templates."""
@@ -68,6 +70,7 @@ def write(name: str, directory: Path, kind: str = "backend") -> Path:
     Raises BadName and CannotWrite; existing files are never changed.
     """
     words = {"name": check_name(name, kind), "kind": kind, "standin": _STANDINS[kind]}
+    words["extras"] = 'bench = ["mha-conformance[report]"]\n' if kind == "backend" else ""
     words |= {"distribution": f"mha-{name.replace('_', '-')}", "Array": _class_name(name)}
     root = directory / words["distribution"]
     contents = {path.format(name=name): _render(f"{file}.template", words) for path, file in _FILES[kind].items()}

@@ -85,6 +85,23 @@ def test_instructions_are_counted_once_for_both_figures():
     )
 
 
+def test_a_subclass_has_the_backends_and_cases_of_its_base_unless_it_names_others():
+    process(
+        """
+        class First(asv.Time, backends=["mine"], cases=["a", "b"]):
+            pass
+
+        class Second(First, cases=["c"]):
+            repeat = 3
+
+        assert First.params == (["mine"], ["a", "b"]) and Second.params == (["mine"], ["c"])
+        with pytest.raises(TypeError, match="backends is 'mine'; expected a list"):
+            class Third(asv.Time, backends="mine"):
+                pass
+        """
+    )
+
+
 def test_a_wrong_answer_is_refused_by_every_benchmark():
     process(
         """

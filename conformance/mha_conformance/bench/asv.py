@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -75,17 +75,22 @@ def verified(problem: Problem, backend: str, *others: Work) -> Work:
 
 
 class OnBackends:
-    """A benchmark with a backend and a case as parameters."""
+    """A benchmark with a backend and a case as parameters. A subclass names them, or has those of its base class."""
 
     version = "1"
     timeout = TIMEOUT
     param_names = ("backend", "case")
-    params: tuple[list[str], list[str]]
+    params: tuple[list[str], ...]
     all_cases: ClassVar[Iterable[str]] = CASES
 
-    def __init_subclass__(cls, backends: Iterable[str] = (), cases: Iterable[str] | None = None, **options: Any) -> None:
+    def __init_subclass__(
+        cls, backends: Sequence[str] | None = None, cases: Sequence[str] | None = None, **options: Any
+    ) -> None:
         super().__init_subclass__(**options)
-        cls.params = (list(backends), list(cls.all_cases if cases is None else cases))
+        if isinstance(backends, str):
+            raise TypeError(f"backends is {backends!r}; expected a list, such as [{backends!r}]")
+        of_base: tuple[list[str], ...] = getattr(cls, "params", ([], list(cls.all_cases)))
+        cls.params = tuple(of if given is None else list(given) for given, of in zip((backends, cases), of_base, strict=True))
 
 
 class Time(OnBackends):
@@ -149,7 +154,8 @@ class Memory(OnBackends):
 class Instructions(OnBackends):
     """Instructions and estimated cycles of a call by callgrind: neither a busy machine nor another processor changes them.
 
-    One program in callgrind counts all cases of a backend, once for both figures.
+    One program in callgrind counts all cases of a backend, once for both figures. A project has one subclass: asv would give
+    the figures of the first to all.
     """
 
     timeout = COUNTING

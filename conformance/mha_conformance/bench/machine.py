@@ -42,8 +42,9 @@ def described(processor: Mapping[str, Any]) -> str:
     named = {"family": "family", "number": "model", "stepping": "stepping"}
     numbers = [f"{name} {processor[key]}" for key, name in named.items() if key in processor]
     caches = ", ".join(f"{name} {size}" for name, size in processor.get("caches", {}).items())
-    words = processor["model"], " ".join(numbers), f"{processor['cores']} cores", " ".join(processor["flags"]), caches
-    return ", ".join(filter(None, (*words, processor["system"])))
+    cores = f"{processor['cores']} cores" if "cores" in processor else ""
+    words = processor.get("model"), " ".join(numbers), cores, " ".join(processor.get("flags", ())), caches
+    return ", ".join(filter(None, (*words, processor.get("system"))))
 
 
 def listed(versions: Mapping[str, str]) -> str:

@@ -151,7 +151,7 @@ def report_command(
         try:
             from . import report
         except ModuleNotFoundError as error:
-            raise MhaError(f"{error.name} is missing; pip install 'mha-conformance[report]'") from error
+            raise MhaError(f"{error.name} is missing; install the extra report of mha-conformance") from error
         try:
             typer.echo(report.write(folders or [Path()], output), err=True)
         except report.NoHistory as error:

@@ -23,7 +23,7 @@ def write(folders: Sequence[Path], output: Path) -> str:
     except (Refused, UserError) as error:
         raise MhaError(str(error)) from error
     page.write(history, output)
-    said = f"{output}: {sum(len(machine.commits) for machine in history.machines)} commits"
+    said = f"{output}: {len({commit.hash for machine in history.machines for commit in machine.commits})} commits"
     if history.unrelated:
         many = "commits that are" if history.unrelated > 1 else "commit that is"
         said = (

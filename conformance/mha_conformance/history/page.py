@@ -50,6 +50,7 @@ def rendered(history: History) -> str:
         styles=styles,
         data={each["anchor"]: each["data"] for each in sections},
         shown=shown,
+        costs=any(benchmark.unit == "x" for machine in history.machines for benchmark in machine.benchmarks),
         rules=RULES,
         times=TIMES,
     )

@@ -33,9 +33,11 @@ class Commit:
 
 def git(*words: str, root: Path) -> str:
     """Return what a git command prints in a repository. Raises Refused, with git's message."""
-    done = subprocess.run(
-        ["git", "-C", str(root), *words], capture_output=True, encoding="utf-8", errors="replace", check=False
-    )
+    command = ["git", "-C", str(root), *words]
+    try:
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
+    except FileNotFoundError as error:
+        raise Refused("git is not installed") from error
     if done.returncode:
         raise Refused(f"git {' '.join(words)}: {done.stderr.strip()}")
     return done.stdout.strip()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import product, repeat
 from pathlib import Path
@@ -33,7 +33,7 @@ class NoHistory(LookupError):
 
 @dataclass(frozen=True)
 class _Source:
-    """A folder with results, and the commits of the repository that it belongs to."""
+    """A folder of results, and the commits of the repository that it belongs to; none if it has results alone."""
 
     project: str
     results: Path
@@ -49,79 +49,85 @@ class _Source:
 def read(folders: Sequence[Path]) -> History:
     """Return what asv has measured: in folders with asv's configuration, at HEAD and its first parents.
 
-    A folder may also be one of results alone, from another machine or project. Commits that none of the repositories has are
-    then in the order of their dates.
+    A folder may also have results alone, of another machine or project. Its commits are looked up in the repositories of the
+    other folders; if none of these has any of them, they are ordered by date.
 
     As in asv itself, a value counts only if its benchmark still exists in the same version. Backends and cases are taken from
     the results, because benchmarks.json lists only those of the environment that wrote it last.
 
     Raises NoHistory if there is no value, Refused, and asv's UserError for a file that asv cannot read.
     """
-    sources = [_source(folder) for folder in folders]
-    known = {commit.hash: commit for source in sources for commit in source.commits}
+    sources = [_source(folder) for folder in dict.fromkeys(folder.resolve() for folder in folders)]
     machines: list[Machine] = []
-    backends: dict[str, None] = {}
     unrelated: set[str] = set()
     for source in sources:
-        label = f"{{}}, {source.project}" if len(sources) > 1 else "{}"
-        for machine in _machines(source, known, label, backends, unrelated):
-            machines.append(machine)
+        for machine in _machines(source, [each.commits for each in sources], unrelated):
+            name = machine.name if len(sources) == 1 else f"{machine.name}, {source.project}"
+            same = sum(each.name.partition(" (")[0] == name for each in machines)
+            machines.append(replace(machine, name=f"{name} ({same + 1})" if same else name))
     if not machines:
         places = ", ".join(str(source.results) for source in sources)
-        raise NoHistory(f"no result in {places} belongs to a benchmark and a commit of this branch")
-    with_values = {each.backend for machine in machines for each in machine.series}
-    return History(sources[0].project, tuple(machines), tuple(filter(with_values.__contains__, backends)), len(unrelated))
+        raise NoHistory(f"{places}: no result is of a commit of HEAD's line and of a benchmark with the parameter backend")
+    backends = dict.fromkeys(each.backend for machine in machines for each in machine.series)
+    return History(sources[0].project, tuple(machines), tuple(backends), len(unrelated))
 
 
 def _source(folder: Path) -> _Source:
     """Read asv's configuration, and list the commits, if the folder has one. Raises NoHistory if there are no results."""
-    folder = folder.resolve()
-    if (folder / CONFIGURATION).is_file():
+    if not (folder / CONFIGURATION).is_file():
+        if not (folder / LIST).is_file():
+            raise NoHistory(
+                f"{folder} has neither {CONFIGURATION} nor {LIST}; give a folder that asv was run in, or its results"
+            )
+        return _Source((folder.parent if folder.name == "results" else folder).name, folder, ())
+    try:
         conf = Config.load(str(folder / CONFIGURATION))
-        results, root = folder / conf.results_dir, folder / conf.repo
-        _check(results)
-        try:
-            return _Source(conf.project, results, tuple(commits(root, getattr(conf, "code_paths", ["."]))))
-        except Refused as error:
-            raise NoHistory(f"git cannot list the commits of {root}: {error}") from error
-    if not (folder / LIST).is_file():
-        raise NoHistory(f"{folder} has neither {CONFIGURATION} nor {LIST}; give a folder with asv's configuration or results")
-    return _Source((folder.parent if folder.name == "results" else folder).name, folder, ())
-
-
-def _check(results: Path) -> None:
+    except ValueError as error:
+        raise Refused(f"{folder / CONFIGURATION}: {error}") from error
+    results, root = folder / conf.results_dir, folder / conf.repo
     if not (results / LIST).is_file():
         raise NoHistory(f"no results in {results}, which has no {LIST}: `asv run` writes it")
+    if not root.is_dir():  # asv clones it
+        return _Source(conf.project, results, ())
+    paths = getattr(conf, "code_paths", ["."])
+    try:
+        return _Source(conf.project, results, tuple(commits(root, [paths] if isinstance(paths, str) else paths)))
+    except Refused as error:
+        raise NoHistory(f"git cannot list the commits of {root}: {error}") from error
 
 
-def _machines(
-    source: _Source, known: Mapping[str, Commit], label: str, backends: dict[str, None], unrelated: set[str]
-) -> Iterator[Machine]:
-    """Yield the machines of a folder that have values; adds to the backends, and to the commits that are on no branch."""
-    benchmarks_of = Benchmarks.load(source.configuration)
-    benchmarks = _benchmarks(benchmarks_of)
+def _machines(source: _Source, lines: Sequence[Sequence[Commit]], unrelated: set[str]) -> Iterator[Machine]:
+    """Yield the machines of a folder that have values. Adds commits to ``unrelated`` that are not on the folder's line."""
+    everywhere = Benchmarks.load(source.configuration).items()
+    known = {name: each for name, each in everywhere if each["param_names"][:1] == ["backend"]}
+    benchmarks = _benchmarks(known)
     by_machine: dict[str, list[Results]] = {}
     for folder, name, machine in sorted(iter_results_paths(str(source.results))):
         by_machine.setdefault(machine, []).append(Results.load(str(Path(folder) / name), machine_name=machine))
     usable: dict[str, tuple[dict[str, Commit], list[Results]]] = {}
     for machine, everything in by_machine.items():
         hashes = {each.commit_hash for each in everything}
-        line = known if source.commits or hashes & known.keys() else _by_date(everything)
+        line = {commit.hash: commit for commit in source.commits or _line(hashes, lines)} or _by_date(everything)
         unrelated |= hashes - line.keys()
-        here = [each for each in everything if each.commit_hash in line and each.get_result_keys(benchmarks_of)]
+        here = [each for each in everything if each.commit_hash in line and each.get_result_keys(known)]
         if here:
-            usable[machine] = dict(line), here
+            usable[machine] = line, here
     # the order of benchmarks.json, then that of the results
-    params = [benchmarks_of[benchmark.name]["params"] for benchmark in benchmarks]
+    params = [known[benchmark.name]["params"] for benchmark in benchmarks]
     for _, here in usable.values():
-        params += [each.get_result_params(name) for each in here for name in sorted(each.get_result_keys(benchmarks_of))]
+        params += [each.get_result_params(name) for each in here for name in sorted(each.get_result_keys(known))]
     named = [pair for words in params for pair in map(_named, product(*words))]
-    backends |= dict.fromkeys(backend for backend, _ in named)
     order = list(product(dict.fromkeys(case for _, case in named), benchmarks, dict.fromkeys(name for name, _ in named)))
     for machine, (line, here) in sorted(usable.items()):
-        read = _machine(label.format(machine), here, benchmarks_of, line, order, source.results.parent / "facts" / machine)
-        if read.series:
-            yield read
+        found = _machine(machine, here, known, line, order, source.results.parent / "facts" / machine)
+        if found.series:
+            yield found
+
+
+def _line(hashes: Set[str], lines: Sequence[Sequence[Commit]]) -> Sequence[Commit]:
+    """Return the line that has most of these commits; none if no line has one."""
+    most = max(lines, key=lambda line: len(hashes & {commit.hash for commit in line}))
+    return most if hashes & {commit.hash for commit in most} else ()
 
 
 def _by_date(results: Iterable[Results]) -> dict[str, Commit]:
@@ -148,18 +154,14 @@ def cells(results: Results, benchmark: str = "") -> Iterator[Cell]:
     """Yield the results of one benchmark, or of all, that asv has of a commit."""
     for name in [benchmark] if benchmark else results.get_all_result_keys():
         params = results.get_result_params(name)
-        read = results.get_result_value, results.get_result_stats, results.get_result_samples
-        columns = [column(name, params) or repeat(None) for column in read]
+        readers = results.get_result_value, results.get_result_stats, results.get_result_samples
+        columns = [column(name, params) or repeat(None) for column in readers]
         for names, *figures in zip(product(*params), *columns, strict=False):
             yield Cell(name, *_named(names), *figures)
 
 
 def _benchmarks(known: Mapping[str, Any]) -> list[Benchmark]:
     """Return the benchmarks, those with the most cases first."""
-    for name, each in known.items():
-        first = next(iter(each["param_names"]), "missing")
-        if first != "backend":
-            raise Refused(f"the first parameter of {name} is {first}; expected backend")
 
     def order(benchmark: Benchmark) -> tuple[int, int, str]:
         unit = UNITS.index(benchmark.unit) if benchmark.unit in UNITS else len(UNITS)
@@ -198,19 +200,20 @@ def _machine(
             failed = frozenset(at for at, value in values.items() if value is None)
             series.append(Series(benchmark, case, backend, tuple(map(values.get, range(len(measured)))), failed))
     known_facts = [_facts(commit, folder) for commit in measured]
-    python = {each.commit_hash: each.params.get("python", "") for each in results}
-    versions = [
-        facts.get("versions", {}) or {"python": python[at.hash]} for facts, at in zip(known_facts, measured, strict=True)
-    ]
+    python = {each.commit_hash: {"python": each.params["python"]} for each in results if each.params.get("python")}
+    versions = [facts.get("versions") or python.get(at.hash, {}) for facts, at in zip(known_facts, measured, strict=True)]
     ahead = max(commit.place for commit in commits.values()) - measured[-1].place
     processors, counters = map(_processor, known_facts), map(_counter, versions)
     return Machine(name, tuple(measured), tuple(series), tuple(processors), tuple(counters), versions[-1], ahead)
 
 
 def _facts(commit: Commit, folder: Path) -> dict[str, Any]:
-    """Return what was written about a commit beside asv's results; {} if nothing was."""
+    """Return what was written about a commit beside asv's results; {} if nothing was. Raises Refused for a broken file."""
     path = folder / f"{commit.short}.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+    except (TypeError, ValueError) as error:
+        raise Refused(f"{path}: {error}") from error
 
 
 def _processor(facts: Mapping[str, Any]) -> str:

@@ -99,11 +99,12 @@ def test_the_gradients_of_a_linear_map_by_onednn(rng, batch):
 
 
 def test_adamw_is_refused_where_torch_rounds_its_rates():
-    def supports(dtype, device):
-        return updates.supports(Call("adamw", (("w", (3,)),), dtype, torch.device(device)))
+    def supports(dtype, device, *, size=3):
+        return updates.supports(Call("adamw", (("w", (size,)),), dtype, torch.device(device)))
 
     assert "rounds beta_2 to float32 on cuda" in supports(torch.float32, "cuda")
     assert supports(torch.float64, "cuda") is supports(torch.float32, "cpu") is None
+    assert supports(torch.float64, "cuda", size=0) == "does not support empty axes"
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.5, torch.tensor(0.5)], ids=["1", "number", "tensor"])

@@ -33,3 +33,10 @@ def test_take_needs_no_axis_for_one_axis():
     x = torch.arange(5.0)
     for each in (x, x.as_subclass(OnCuda)):
         assert namespace.take(each, torch.tensor([4, 0])).tolist() == [4.0, 0.0]
+        with pytest.raises(ValueError, match="axis must be specified"):
+            namespace.take(each[None, :], torch.tensor([0]))
+
+
+def test_small_integers_are_indices_and_no_mask():
+    x = torch.arange(3.0).as_subclass(OnCuda)
+    assert namespace.take(x, torch.tensor([1, 0, 1], dtype=torch.uint8)).tolist() == [1.0, 0.0, 1.0]

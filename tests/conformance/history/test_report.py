@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -28,6 +30,7 @@ from sample_history import (
     steady,
 )
 
+import mha_conformance.cli
 from mha_conformance.history import page, repository, results
 
 # the numbers
@@ -166,10 +169,18 @@ def test_results_of_another_project_are_in_the_order_of_their_dates(small, tmp_p
     ]
     assert alone.series[0].values == (1000, 2000, 3000) and alone.name == "laptop"
     assert alone.counters == ("valgrind's processor, python 3.11",) * 3
-    measured(small, [1.0])
+    measured(small, [1.0, 2.0])
     both = results.read([small.config.parent, other.results])
+    assert both.machines[0] == replace(only(small), name="ci-2core, sample"), "the commits of the other project do not count"
     assert [machine.name for machine in both.machines] == ["ci-2core, sample", "laptop, asv_benches"]
     assert both.backends == ("numpy", "plugin") and both.unrelated == 0
+
+
+def test_machines_of_one_name_are_told_apart_and_a_folder_counts_once(small, tmp_path):
+    measured(small, [1.0])
+    places = [shutil.copytree(small.results, tmp_path / name / "benchmarks" / "results") for name in ("one", "two")]
+    names = [machine.name for machine in results.read([*places, places[0]]).machines]
+    assert names == ["ci-2core, benchmarks", "ci-2core, benchmarks (2)"]
 
 
 # the command
@@ -202,7 +213,7 @@ def test_without_results_the_command_says_how_to_measure(small, tmp_path):
 def test_results_of_other_commits_alone_are_not_a_history(small, tmp_path):
     measured(small, [1.0])
     small.git("update-ref", "refs/heads/main", small.git("commit-tree", "-m", "another root", "HEAD^{tree}"))
-    assert "belongs to a benchmark and a commit of this branch" in refused(small, tmp_path)
+    assert "no result is of a commit of HEAD's line" in refused(small, tmp_path)
 
 
 def test_without_a_repository_the_command_says_so(small, tmp_path):
@@ -212,11 +223,35 @@ def test_without_a_repository_the_command_says_so(small, tmp_path):
     assert "git cannot list the commits of" in refused(small, tmp_path)
 
 
-def test_a_benchmark_without_a_backend_is_refused(small, tmp_path):
+def test_a_benchmark_without_a_backend_is_left_out(small, tmp_path):
     measured(small, [1.0])
+    small.measure(small.hashes[0], COST, {("numpy", "case"): 3.0})
     small.known[TIME]["param_names"] = ["case", "backend"]
     small.write_benchmarks()
-    assert f"the first parameter of {TIME} is case; expected backend" in refused(small, tmp_path, 1)
+    assert [each.benchmark.name for each in only(small).series] == [COST]
+    small.known[COST]["param_names"] = []
+    small.write_benchmarks()
+    assert "no result is of a commit of HEAD's line and of a benchmark with the parameter backend" in refused(small, tmp_path)
+
+
+@pytest.mark.parametrize(("name", "text"), [("asv.conf.json", "{"), ("facts/ci-2core/{short}.json", "[1]")])
+def test_a_broken_file_is_named(small, tmp_path, name, text):
+    measured(small, [1.0])
+    path = small.config.parent / name.format(short=small.hashes[0][:8])
+    path.write_text(text, encoding="utf-8")
+    assert refused(small, tmp_path, 1).startswith(f"error: {path}: ")
+
+
+def test_a_folder_with_neither_configuration_nor_results_is_named(tmp_path):
+    done = run(tmp_path, "--output", tmp_path / "report.html")
+    assert done.exit_code == 3 and done.stderr.startswith(f"error: {tmp_path} has neither asv.conf.json nor benchmarks.json")
+
+
+def test_a_library_that_is_missing_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mha_conformance.cli.report", None)
+    monkeypatch.delattr(mha_conformance.cli, "report", raising=False)
+    done = run(tmp_path)
+    assert done.exit_code == 1 and done.stderr.endswith("is missing; install the extra report of mha-conformance\n")
 
 
 def test_a_results_file_that_is_broken_is_an_error(small, tmp_path):

@@ -47,7 +47,7 @@ def test_its_files_are_as_listed(distribution):
     root, site = distribution
     files = {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
     modules = {"mha_test_library.py", "mha_test_library_arrays.py"}
-    tracking = {"asv.conf.json", "benchmarks/__init__.py"}
+    tracking = {".gitignore", "asv.conf.json", "benchmarks/__init__.py"}
     assert files == {"README.md", "pyproject.toml", "tests/test_conformance.py", *modules, *tracking}
     assert {path.name for path in site.glob("*.py")} == modules
     assert not any(PLACEHOLDER.search((root / path).read_text()) for path in files), "a placeholder was left"
@@ -88,7 +88,7 @@ def test_its_kernel_is_what_runs_and_is_judged(distribution):
 
 @pytest.mark.asv
 def test_its_history_is_tracked_as_its_readme_says(distribution, tmp_path):
-    """With one case; the commands are those of the README, after the first, which installs packages."""
+    """With one case of each kind; the commands are those of the README from ``asv machine`` on."""
     _, site = distribution
     root = shutil.copytree(distribution[0], tmp_path / "mha-test-library")
     module = root / "benchmarks" / "__init__.py"
@@ -97,7 +97,7 @@ def test_its_history_is_tracked_as_its_readme_says(distribution, tmp_path):
     repository = Repository(root)
     repository.git("init", "--quiet", "--initial-branch=main")
     repository.git("add", "--all")
-    commit = repository.commit("first")
+    commit = repository.commit("planted-7f3")
     commands = re.findall(r"^\$ (.*)$", (root / "README.md").read_text(), flags=re.MULTILINE)
     machine, run_asv, report = commands[-3:]
     here = {"cwd": root, "path": [site], "HOME": str(tmp_path), "ASV_PYTHONPATH": str(site), "MHA_BENCH_CHECK": "1"}
@@ -113,7 +113,7 @@ def test_its_history_is_tracked_as_its_readme_says(distribution, tmp_path):
         ("Time.time_call", "decode 1x8x1x64, 8192 keys"),
     }
     assert all(value and value > 0 for (value,) in values.values())
-    assert "first" in (root / "report.html").read_text(encoding="utf-8")
+    assert "planted-7f3" in (root / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("kind", ["distribution", "engine"])

@@ -16,7 +16,7 @@ import mha_core as mha
 from mha_core.cli.app import app
 from mha_core.cli.tables import table
 
-COMMANDS = ("encode", "attend", "backends", "explain", "conform", "bench", "new-plugin")
+COMMANDS = ("encode", "attend", "backends", "explain", "conform", "bench", "report", "new-plugin")
 EXPLAIN = ("explain", "encoder_layer", "x=8x128x512")
 
 

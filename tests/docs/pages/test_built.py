@@ -16,7 +16,7 @@ FETCHED = re.compile(
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The pages that `make docs` builds, without the report, which tests/asv_benches/tracking/test_page.py tests."""
+    """The pages that `make docs` builds, without the report, which tests/conformance/history/test_page.py tests."""
     folder = tmp_path_factory.mktemp("docs")
     options = ["--nitpicky", "--fail-on-warning", "--keep-going", "--quiet", "-D", "html_extra_path="]
     command = [sys.executable, "-m", "sphinx", *options, "-d", folder / "doctrees", ROOT / "docs", folder / "html"]
