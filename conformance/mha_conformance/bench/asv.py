@@ -16,6 +16,7 @@ from .instructions.callgrind import missing
 from .instructions.cases import COUNTED
 from .instructions.count import Count, counts
 from .memory import grown
+from .texts import missing as missing_texts
 from .timing import Work, calibrated, timed
 
 TIMEOUT = 300.0  # seconds per process; JAX compiles once for each length of the texts
@@ -60,12 +61,19 @@ def skip_missing() -> Iterator[None]:
         raise NotImplementedError(f"this mha_core has no {error.name}") from error
 
 
+def _check_texts(problem: Problem) -> None:
+    """Skip a benchmark whose texts or model are missing."""
+    if why := missing_texts(problem):
+        raise NotImplementedError(why)
+
+
 def verified(problem: Problem, backend: str, *others: Work) -> Work:
     """Return the work on a backend, after checking its answer and those of the other works against float64.
 
     Raises AssertionError for a wrong answer, NotImplementedError if this mha_core lacks the backend or the operation.
     """
     ready(backend)
+    _check_texts(problem)
     check = problem.judge()  # before loading the work: OpenBLAS's threads keep spinning afterwards
     with skip_missing():
         work = problem.ours(backend)
@@ -125,6 +133,7 @@ class Cost(OnBackends):
 
     def setup(self, backend: str, case: str) -> None:
         ready(backend)
+        _check_texts(PROBLEMS[case])
         self.plain = PROBLEMS[case].plain()
         self.ours = verified(PROBLEMS[case], backend, self.plain)
 
@@ -142,6 +151,7 @@ class Memory(OnBackends):
 
     def setup(self, backend: str, case: str) -> None:
         ready(backend)
+        _check_texts(IN_MEMORY[case])
         with skip_missing():  # here, because the call itself cannot be skipped
             IN_MEMORY[case].small().ours(backend)
 
@@ -166,12 +176,13 @@ class Instructions(OnBackends):
         import mha_core
 
         figures = {}
+        cases = [case for case in self.params[1] if not missing_texts(COUNTED[case].problem)]
         for backend in self.params[0] if not missing() else ():
             try:
                 ready(backend)
             except NotImplementedError:
                 continue
-            figures[backend] = counts(backend, self.params[1], [Path(mha_core.__file__).parents[1]])
+            figures[backend] = counts(backend, cases, [Path(mha_core.__file__).parents[1]])
         return figures
 
     setup_cache.timeout = COUNTING  # type: ignore[attr-defined]
@@ -179,7 +190,7 @@ class Instructions(OnBackends):
     def setup(self, figures: dict[str, dict[str, Count]], backend: str, case: str) -> None:
         if why := missing():
             raise NotImplementedError(why)
-        if backend not in figures or figures[backend][case].skipped:
+        if case not in figures.get(backend, {}) or figures[backend][case].skipped:
             raise NotImplementedError(f"{backend} does not have this")
         assert not figures[backend][case].wrong, figures[backend][case].wrong
 

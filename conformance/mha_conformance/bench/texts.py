@@ -101,6 +101,16 @@ class Texts:
         return Work(lambda: encoder(texts), lambda vectors: vectors)
 
 
+def missing(problem: Any) -> str:
+    """Return why a problem cannot be computed here, which is that its texts or its model are missing; "" if it can be."""
+    try:
+        if isinstance(problem, Texts):
+            problem.check()
+    except (FileNotFoundError, ModuleNotFoundError) as error:
+        return str(error)
+    return ""
+
+
 def _paragraphs(sentences: list[str]) -> Iterator[str]:
     """Yield paragraphs of neighbouring sentences, cut at 40 to 205 words; the last and longest has just under 256 tokens."""
     for at in range(PARAGRAPHS):

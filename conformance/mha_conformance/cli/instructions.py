@@ -11,12 +11,12 @@ from rich.text import Text
 from mha_core import MhaError
 from mha_core.cli.tables import SafeConsole, table
 
+from ..bench import texts
 from ..bench.cases import chosen
 from ..bench.instructions.callgrind import L1_MISS, LAST_MISS, missing
 from ..bench.instructions.cases import COUNTED
 from ..bench.instructions.count import CannotCount, Count, counts
 from ..bench.machine import versions
-from ..bench.texts import Texts
 
 Counts = Mapping[str, Mapping[str, Count]]
 """Counts by backend and case."""
@@ -26,11 +26,8 @@ def cases(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the chosen cases, and a line for each that cannot be counted. Raises ValueError for an unknown word."""
     names, notes = [], []
     for name, case in chosen(words, COUNTED).items():
-        try:
-            if isinstance(case.problem, Texts):
-                case.problem.check()
-        except (FileNotFoundError, ModuleNotFoundError) as error:
-            notes.append(f"skipped {name}: {error}")
+        if why := texts.missing(case.problem):
+            notes.append(f"skipped {name}: {why}")
         else:
             names.append(name)
     return names, notes
