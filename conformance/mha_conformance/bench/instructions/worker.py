@@ -15,6 +15,7 @@ import importlib
 import json
 import os
 import pickle
+import signal
 import sys
 import traceback
 from collections import Counter
@@ -36,6 +37,7 @@ def main() -> None:
             _check(case)
         return
     gc.disable()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a program in the background ignores it, and kernels shield it
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # kernels ask how many cores there are
     for name in asked["libraries"]:
         importlib.import_module(name)
