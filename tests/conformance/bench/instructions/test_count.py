@@ -1,6 +1,7 @@
 """Instructions that callgrind counts: they repeat, they show a change, and no wrong answer has any."""
 
 import shutil
+import signal
 
 import pytest
 from project import ROOT
@@ -50,6 +51,18 @@ def test_counts_repeat_and_one_more_call_in_dispatch_is_seen_and_named(changed, 
     assert slower.instructions > first[ATTENTION].instructions * (1 + COUNTED[ATTENTION].tolerance)
     python = functions("numpy", [ATTENTION], [after], folder(tmp_path, "after"))[ATTENTION].python
     assert python["mha_core.ops.attention._nothing"] > 0 and "mha_core.ops.attention._nothing" not in native.python
+
+
+def test_a_program_in_the_background_which_ignores_ctrl_c_is_counted_as_in_the_foreground():
+    """NumPy's kernels shield Ctrl-C only where it does something."""
+    case = "attention 4x4x64x32"
+    foreground = counts("numpy", [case], caches=False)[case].instructions
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        background = counts("numpy", [case], caches=False)[case].instructions
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert background == pytest.approx(foreground, rel=0.0005)
 
 
 def test_a_wrong_answer_a_missing_operation_and_a_process_that_dies_have_no_counts(changed):
