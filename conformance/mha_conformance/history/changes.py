@@ -34,7 +34,7 @@ class Rule:
 
 RULES = {
     "instructions": Rule(0.01, 2, noisy=False),
-    "cycles": Rule(0.10, 2, noisy=False),  # memory that lies elsewhere changed equal code by up to 8.9%
+    "cycles": Rule(0.10, 2, noisy=False),  # memory that lies elsewhere changed equal code by up to 7.9%
     "bytes": Rule(0.10, 3, smallest=1e6),
 }
 TIMES = Rule(0.05, 6)
