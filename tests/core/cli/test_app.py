@@ -56,4 +56,4 @@ def test_any_distribution_may_add_a_command(entries, monkeypatch):
     entries(greet="greeting:greet")
     assert "Greet somebody." in ok("--help")
     assert ok("greet", "Ada") == "hello Ada\n"
-    assert "No such command 'gret'. Did you mean 'greet'?" in fails(2, "gret")
+    assert "No such command 'greett'. Did you mean 'greet'?" in fails(2, "greett")
