@@ -61,8 +61,9 @@ def skip_missing() -> Iterator[None]:
         raise NotImplementedError(f"this mha_core has no {error.name}") from error
 
 
-def _check_texts(problem: Problem) -> None:
-    """Skip a benchmark whose texts or model are missing."""
+def check_available(problem: Problem, backend: str) -> None:
+    """Skip a benchmark, by NotImplementedError, if its backend, texts or model are missing."""
+    ready(backend)
     if why := missing_texts(problem):
         raise NotImplementedError(why)
 
@@ -72,8 +73,7 @@ def verified(problem: Problem, backend: str, *others: Work) -> Work:
 
     Raises AssertionError for a wrong answer, NotImplementedError if this mha_core lacks the backend or the operation.
     """
-    ready(backend)
-    _check_texts(problem)
+    check_available(problem, backend)
     check = problem.judge()  # before loading the work: OpenBLAS's threads keep spinning afterwards
     with skip_missing():
         work = problem.ours(backend)
@@ -132,8 +132,7 @@ class Cost(OnBackends):
     unit = "x"
 
     def setup(self, backend: str, case: str) -> None:
-        ready(backend)
-        _check_texts(PROBLEMS[case])
+        check_available(PROBLEMS[case], backend)
         self.plain = PROBLEMS[case].plain()
         self.ours = verified(PROBLEMS[case], backend, self.plain)
 
@@ -150,8 +149,7 @@ class Memory(OnBackends):
     all_cases = IN_MEMORY
 
     def setup(self, backend: str, case: str) -> None:
-        ready(backend)
-        _check_texts(IN_MEMORY[case])
+        check_available(IN_MEMORY[case], backend)
         with skip_missing():  # here, because the call itself cannot be skipped
             IN_MEMORY[case].small().ours(backend)
 

@@ -98,30 +98,30 @@ def _source(folder: Path) -> _Source:
 
 def _machines(source: _Source, lines: Sequence[Sequence[Commit]], unrelated: set[str]) -> Iterator[Machine]:
     """Yield the machines of a folder that have values. Adds commits to ``unrelated`` that are not on the folder's line."""
-    everywhere = Benchmarks.load(source.configuration).items()
-    known = {name: each for name, each in everywhere if each["param_names"][:1] == ["backend"]}
+    described_by_name = Benchmarks.load(source.configuration).items()
+    known = {name: each for name, each in described_by_name if each["param_names"][:1] == ["backend"]}
     benchmarks = _benchmarks(known)
     by_machine: dict[str, list[Results]] = {}
     for folder, name, machine in sorted(iter_results_paths(str(source.results))):
         by_machine.setdefault(machine, []).append(Results.load(str(Path(folder) / name), machine_name=machine))
     usable: dict[str, tuple[dict[str, Commit], list[Results]]] = {}
-    for machine, everything in by_machine.items():
-        hashes = {each.commit_hash for each in everything}
-        line = {commit.hash: commit for commit in source.commits or _line(hashes, lines)} or _by_date(everything)
+    for machine, results in by_machine.items():
+        hashes = {each.commit_hash for each in results}
+        line = {commit.hash: commit for commit in source.commits or _line(hashes, lines)} or _by_date(results)
         unrelated |= hashes - line.keys()
-        here = [each for each in everything if each.commit_hash in line and each.get_result_keys(known)]
-        if here:
-            usable[machine] = line, here
+        on_line = [each for each in results if each.commit_hash in line and each.get_result_keys(known)]
+        if on_line:
+            usable[machine] = line, on_line
     # the order of benchmarks.json, then that of the results
     params = [known[benchmark.name]["params"] for benchmark in benchmarks]
-    for _, here in usable.values():
-        params += [each.get_result_params(name) for each in here for name in sorted(each.get_result_keys(known))]
+    for _, results in usable.values():
+        params += [each.get_result_params(name) for each in results for name in sorted(each.get_result_keys(known))]
     named = [pair for words in params for pair in map(_named, product(*words))]
     order = list(product(dict.fromkeys(case for _, case in named), benchmarks, dict.fromkeys(name for name, _ in named)))
-    for machine, (line, here) in sorted(usable.items()):
-        found = _machine(machine, here, known, line, order, source.results.parent / "facts" / machine)
-        if found.series:
-            yield found
+    for name, (line, results) in sorted(usable.items()):
+        measured = _machine(name, results, known, line, order, source.results.parent / "facts" / name)
+        if measured.series:
+            yield measured
 
 
 def _line(hashes: Set[str], lines: Sequence[Sequence[Commit]]) -> Sequence[Commit]:

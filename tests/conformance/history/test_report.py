@@ -176,6 +176,15 @@ def test_results_of_another_project_are_in_the_order_of_their_dates(small, tmp_p
     assert both.backends == ("numpy", "plugin") and both.unrelated == 0
 
 
+def test_results_are_ordered_by_date_where_asv_clones_the_repository(small):
+    """Its address is not a folder that git could list."""
+    settings = json.loads(small.config.read_text(encoding="utf-8"))
+    small.config.write_text(json.dumps(settings | {"repo": "https://example.invalid/sample.git"}), encoding="utf-8")
+    measured(small, [1.0], date=86_400_000)
+    ((commit,),) = (machine.commits for machine in results.read([small.config.parent]).machines)
+    assert (commit.hash, commit.date, commit.subject) == (small.hashes[0], "1970-01-02", "")
+
+
 def test_machines_of_one_name_are_told_apart_and_a_folder_counts_once(small, tmp_path):
     measured(small, [1.0])
     places = [shutil.copytree(small.results, tmp_path / name / "benchmarks" / "results") for name in ("one", "two")]
