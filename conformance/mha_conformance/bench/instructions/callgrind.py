@@ -86,8 +86,8 @@ class Requests:
 
 
 def dumps(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the name and the file of each dump in a folder."""
-    for path in sorted(folder.glob("*.out.*")):
+    """Yield the name and the file of each dump in a folder, by process and in the order in which they were made."""
+    for path in sorted(folder.glob("*.out.*"), key=lambda path: [int(number) for number in re.findall(r"\d+", path.name)]):
         if match := re.search(r"^desc: Trigger: Client Request: (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE):
             yield match[1], path
 

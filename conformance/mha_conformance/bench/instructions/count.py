@@ -96,7 +96,7 @@ def functions(backend: str, cases: Sequence[str], path: Iterable[Path], folder: 
     right = [case for case in cases if not checked[case].wrong]
     native: dict[str, Path] = {}
     for name, file in callgrind.dumps(folder):
-        native.setdefault(name, file)  # of the first process, as at any other commit
+        native.setdefault(name, file)  # of the first group in the first process, as at any other commit
     for case in right:
         (folder / answer_file(case)).unlink()
     _run("trace", backend, right, path, folder)
@@ -142,7 +142,8 @@ def _count(case: str, figures: Mapping[str, Sequence[tuple[int, int]]], folder: 
     good, words = _outcome(folder, case)
     if not good:
         return Count(wrong=words, skipped=good is None)
-    calls = COUNTED[case].calls
-    processes = zip(figures[f"nothing of {case}"], figures[f"calls of {case}"], strict=True)
-    once = [[round((after - before) / calls) for before, after in zip(*figures, strict=True)] for figures in processes]
+    counted = COUNTED[case]
+    nothing = [each for each in figures[f"nothing of {case}"] for _ in range(counted.groups)]  # one for each group of calls
+    groups = zip(nothing, figures[f"calls of {case}"], strict=True)
+    once = [[round((after - before) / counted.calls) for before, after in zip(*figures, strict=True)] for figures in groups]
     return Count(*map(median_low, zip(*once, strict=True)))

@@ -53,6 +53,15 @@ def test_counts_repeat_and_one_more_call_in_dispatch_is_seen_and_named(changed, 
     assert python["mha_core.ops.attention._nothing"] > 0 and "mha_core.ops.attention._nothing" not in native.python
 
 
+def test_what_one_call_of_many_does_once_is_not_counted(changed):
+    source = changed(ATTEND[0], ATTEND[1], f"    _CALLS.append(len(_CALLS) == LATE and sum(range(10_000)))\n{ATTEND[1]}")
+    found = []
+    for late in (2, COUNTED[TINY].warm + 2):
+        changed(ATTEND[0], "\n_attention =", f"\n_CALLS, LATE = [], {late}\n_attention =")
+        found.append(counts("numpy", [TINY], [source], caches=False)[TINY].instructions)
+    assert found[1] == pytest.approx(found[0], rel=0.003)
+
+
 def test_a_program_in_the_background_which_ignores_ctrl_c_is_counted_as_in_the_foreground():
     """NumPy's kernels shield Ctrl-C only where it does something."""
     case = "attention 4x4x64x32"
