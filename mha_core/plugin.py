@@ -17,6 +17,7 @@ from .algebra.packed import by_sequence, goes_by_sequence, only_packed
 from .algebra.parts import Part
 from .algebra.problem import AttentionProblem
 from .algebra.state import AttentionState, concat_queries, merge
+from .algebra.structure import Structure
 from .algebra.tiles import Limits, Tile, heads_together, pieces
 from .dispatch.context import is_overridden
 from .dispatch.contract import ATTENTION_FEATURES, STANDARD_LAYER_FEATURES, Backend, Call, Collectives, Kernel
@@ -51,6 +52,7 @@ __all__ = [
     "Relation",
     "ScoreSum",
     "Step",
+    "Structure",
     "Tile",
     "attend",
     "attend_vjp",

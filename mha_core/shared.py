@@ -5,7 +5,7 @@ distribution of this repository imports a name of core that is neither here, nor
 """
 
 from .algebra import attention as attention_algebra
-from .algebra.arrays import Array, Namespace, compute_dtype, device_name, device_of, integers, split_axis
+from .algebra.arrays import Array, Namespace, compute_dtype, device_name, device_of, dtype_name, integers, split_axis
 from .algebra.biases import Bias
 from .algebra.dropout import kept_elements
 from .algebra.expressions import Mask

@@ -25,7 +25,7 @@ def supports(call: Call) -> str | None:
 
 def reason_against(call: Call, *shapes: tuple[int, ...], elements: int = 0) -> str | None:
     """Return why no kernel computes in the call's dtype, with these shapes, or with so many elements; None if one does."""
-    if str(call.dtype) not in DTYPES:
+    if call.dtype_name not in DTYPES:
         return f"supports {', '.join(DTYPES)}, not {call.dtype}"
     if any(0 in shape for shape in shapes):
         return "does not support empty axes"

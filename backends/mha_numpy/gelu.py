@@ -33,7 +33,7 @@ _FLAT = 12.0  # beyond, the slope is 0 or 1 in float32
 
 def supports(call: Call) -> str | None:
     """Return why the kernel does not support a call, or None."""
-    if str(call.dtype) != "float32":
+    if call.dtype_name != "float32":
         return f"computes in float32, not {call.dtype}"
     return None if call.option("approximate") == "none" else "does not support approximate='tanh'"
 

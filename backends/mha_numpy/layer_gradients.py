@@ -42,7 +42,7 @@ def supports(call: Call) -> str | None:
         return None
     if call.option("activation") not in (None, "gelu"):
         return f"computes gelu and relu, not {call.option('activation')}"
-    return None if str(call.dtype) == "float32" else f"computes gelu in float32, not {call.dtype}"
+    return None if call.dtype_name == "float32" else f"computes gelu in float32, not {call.dtype}"
 
 
 def feed_forward_vjp(

@@ -112,7 +112,7 @@ def _cut(length: int, other: int, most: int) -> list[slice]:
 
 def supports_half(call: Call) -> str | None:
     """Return why ``linear_half`` does not support a call, or None."""
-    return None if str(call.dtype) in ("float16", "bfloat16") else f"computes in half precision, not {call.dtype}"
+    return None if call.dtype_name in ("float16", "bfloat16") else f"computes in half precision, not {call.dtype}"
 
 
 def linear_half(x: np.ndarray, w: np.ndarray, b: np.ndarray | None) -> np.ndarray:

@@ -16,7 +16,7 @@ _TASK = 1 << 18  # elements for which another thread is worth waking
 
 def supports(call: Call) -> str | None:
     """Return why kernels that compute rows in float32 and float64 do not support a call, or None."""
-    if str(call.dtype) not in ("float32", "float64"):
+    if call.dtype_name not in ("float32", "float64"):
         return f"computes in float32 or float64, not {call.dtype}"
     return "does not support empty axes" if 0 in (size for _, shape in call.shapes for size in shape) else None
 

@@ -18,7 +18,7 @@ _INTEGERS: dict[str, np.dtype[Any]] = {"f": np.dtype(np.int32), "d": np.dtype(np
 
 def supports(call: Call) -> str | None:
     """Return why kernels that compute elements in float32 and float64 do not support a call, or None."""
-    return None if str(call.dtype) in ("float32", "float64") else f"computes in float32 or float64, not {call.dtype}"
+    return None if call.dtype_name in ("float32", "float64") else f"computes in float32 or float64, not {call.dtype}"
 
 
 def relu(x: np.ndarray) -> np.ndarray:

@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from mha_core.shared import LoadedBackend, backend_of, device_of, registry
+from mha_core.shared import LoadedBackend, backend_of, device_of, dtype_name, registry
 
 from .oracle.tolerance import Exact, exact_attention
 
@@ -100,7 +100,7 @@ class BackendUnderTest:
 
     def numpy(self, x: Any) -> np.ndarray:
         """Convert an array of the library to NumPy; half precision becomes float32, which is exact."""
-        if dtype_name(x) in ("float16", "bfloat16"):
+        if dtype_name(x.dtype) in ("float16", "bfloat16"):
             x = self.xp.astype(x, self.xp.float32)
         return np.asarray(self.loaded.to_numpy(x))
 
@@ -131,13 +131,3 @@ class BackendUnderTest:
         yield
         for name, x in arrays.items():
             assert self.numpy(x).tobytes() == before[name], f"{name} was written to"
-
-
-def dtype_name(x: Any) -> str:
-    """Return ``float32`` for torch.float32, numpy.float32 and so on."""
-    return _name_of(x.dtype)
-
-
-@cache
-def _name_of(dtype: Any) -> str:
-    return str(dtype).rpartition(".")[2]

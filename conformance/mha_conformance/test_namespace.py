@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mha_core.shared import compute_dtype, device_of
+from mha_core.shared import compute_dtype, device_of, dtype_name
 
-from .backend import BackendUnderTest, dtype_name
+from .backend import BackendUnderTest
 from .judge.held import Judge, noted
 from .judge.layouts import NUMPY_VIEWS, VIEWS
 
@@ -107,7 +107,7 @@ def test_dtypes_are_told_apart(judge: Judge) -> None:
     assert not judge.loaded.is_floating(judge.array(I).dtype)
     assert xp.isdtype(judge.array(I).dtype, "integral")
     assert xp.finfo(x.dtype).bits == {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}[judge.dtype]
-    assert dtype_name(x) == judge.dtype and x.dtype == getattr(xp, judge.dtype)
+    assert dtype_name(x.dtype) == judge.dtype and x.dtype == getattr(xp, judge.dtype)
 
 
 def test_the_default_integers_hold_positions(backend: BackendUnderTest) -> None:
@@ -160,7 +160,7 @@ def brought(backend: BackendUnderTest, x: np.ndarray, view: Callable[[np.ndarray
     """
     given = view(x)
     there = backend.loaded.from_numpy(given, backend.device)
-    if dtype_name(there) != x.dtype.name and x.dtype.kind in "iu":
+    if dtype_name(there.dtype) != x.dtype.name and x.dtype.kind in "iu":
         given = view((x % 100).astype(x.dtype))
         there = backend.loaded.from_numpy(given, backend.device)
     return there, np.array(given)
@@ -170,7 +170,7 @@ def assert_holds(backend: BackendUnderTest, there: Any, expected: np.ndarray) ->
     """Raise AssertionError unless to_numpy returns these numbers, bit for bit, in the dtype that the library holds them in."""
     got = backend.loaded.to_numpy(there)
     assert isinstance(got, np.ndarray) and got.shape == expected.shape == tuple(there.shape)
-    assert got.dtype.name == dtype_name(there), f"to_numpy made {got.dtype} of {dtype_name(there)}"
+    assert got.dtype.name == dtype_name(there.dtype), f"to_numpy made {got.dtype} of {dtype_name(there.dtype)}"
     assert got.dtype.kind == expected.dtype.kind
     assert got.tobytes() == expected.astype(got.dtype).tobytes(), f"{expected.dtype} came back with other bits"
 

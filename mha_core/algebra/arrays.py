@@ -97,6 +97,11 @@ def device_name(x: Array) -> str:
     return "" if device is None else str(device)
 
 
+def dtype_name(dtype: Any) -> str:
+    """Return the name of a dtype in the array API standard: "float32" for numpy.dtype("float32"), torch.float32 and others."""
+    return (dtype.__name__ if isinstance(dtype, type) else str(dtype)).rpartition(".")[2]
+
+
 def compute_dtype(xp: Namespace, dtype: Any) -> Any:
     """Return float64 for float64 and wider types, float32 for narrower ones (promises 2 and 9)."""
     if dtype == xp.float32:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
+from ..algebra.arrays import dtype_name
 from .backend import LoadedBackend
 
 
@@ -42,7 +43,7 @@ def _enclosing(path: str) -> list[str]:
 
 def cast(backend: LoadedBackend, name: str, x: Any, dtype: Any) -> str:
     """Return how to convert an array to another dtype: by its own method, where it has one that users know."""
-    known = (dtype.__name__ if isinstance(dtype, type) else str(dtype)).rpartition(".")[2]
+    known = dtype_name(dtype)
     if hasattr(x, "astype"):
         call = "{}.astype(" + repr(known) + ")"
     elif hasattr(x, "to"):

@@ -10,6 +10,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..algebra.arrays import dtype_name
+
 API = 1
 """The version of this contract. A plugin written for another version is refused."""
 
@@ -193,6 +195,11 @@ class Call:
     device: Any
     features: frozenset[str] = frozenset()
     options: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def dtype_name(self) -> str:
+        """The name of the dtype in the array API standard, such as ``"float32"``, whatever the library calls it."""
+        return dtype_name(self.dtype)
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """Return the shape of an argument; None if it was not given."""

@@ -8,7 +8,7 @@ from functools import cached_property, wraps
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from ..algebra.arrays import Array, is_array
+from ..algebra.arrays import Array, dtype_name, is_array
 from ..autodiff.recorded import Recorded
 from ..dispatch.backend import load
 from ..dispatch.selection import backend_of, check_name
@@ -117,7 +117,7 @@ class Layer:
                 y = x if device is None else target.xp.asarray(x, device=device)
                 return y if wanted is None else target.xp.astype(y, wanted, copy=False)
             # arrays travel through NumPy, which lacks bfloat16; float32 holds it exactly
-            name = str(x.dtype).rpartition(".")[2]
+            name = dtype_name(x.dtype)
             same = wanted if wanted is not None else check.floating(target, name)
             y = source.xp.astype(x, source.xp.float32) if name == "bfloat16" else x
             return target.xp.astype(target.from_numpy(source.to_numpy(y), device), same, copy=False)

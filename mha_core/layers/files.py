@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from ..algebra.arrays import Array, is_array
+from ..algebra.arrays import Array, dtype_name, is_array
 from ..dispatch.errors import MhaError
 from ..dispatch.selection import backend_of, backend_without_arrays
 from ..dispatch.typed import field_types, fits, in_words
@@ -31,7 +31,7 @@ def save(layer: Any, path: str | Path) -> None:
     arrays, dtypes = {}, {}
     for name, x in layer.arrays().items():
         backend = backend_of({name: x})
-        dtypes[name] = str(x.dtype).rpartition(".")[2]
+        dtypes[name] = dtype_name(x.dtype)
         if dtypes[name] == "bfloat16":  # NumPy lacks it; float32 represents it exactly
             x = backend.xp.astype(x, backend.xp.float32)
         arrays[name] = numpy.ascontiguousarray(backend.to_numpy(x))  # safetensors writes memory as it is, whatever the strides

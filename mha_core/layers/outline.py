@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass
 from itertools import groupby
 from typing import Any
 
-from ..algebra.arrays import Array, is_array
+from ..algebra.arrays import Array, dtype_name, is_array
 from ..dispatch.selection import find_backend
 
 _INDENT = "  "
@@ -82,7 +82,7 @@ def _kind(x: Array) -> str:
     """Return the backend and the dtype of an array, such as "numpy float32"; without a backend, its library."""
     backend = find_backend(x)
     library = type(x).__module__.partition(".")[0] if backend is None else backend.name
-    return f"{library} {str(x.dtype).rpartition('.')[2]}"
+    return f"{library} {dtype_name(x.dtype)}"
 
 
 def _most_common(kinds: Iterator[str]) -> str:

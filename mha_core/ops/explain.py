@@ -158,7 +158,7 @@ class _Recorder:
             rejected=tuple(_rejections(pending)),
             features=call.features,
             shapes=call.shapes,
-            dtype=str(call.dtype).rpartition(".")[2],
+            dtype=call.dtype_name,
             device="" if call.device is None else str(call.device),
         )
         if kernel is not None or not pending.is_composite:

@@ -29,7 +29,7 @@ _MIN_CAPABILITY = 80  # bfloat16 on tensor cores, and asynchronous copies into s
 
 
 def supports(call: Call) -> str | None:
-    if str(call.dtype) not in _DTYPES:
+    if call.dtype_name not in _DTYPES:
         return f"supports {' and '.join(_DTYPES)}, not {call.dtype}"
     arrays = [shape for name, shape in call.shapes if name in ("query", "key", "value")]
     head_dim = max(shape[-1] for shape in arrays)

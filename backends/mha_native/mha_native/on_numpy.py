@@ -19,7 +19,7 @@ _KINDS = {"float32": "f", "float64": "d", "float16": "e", "bfloat16": "H"}
 
 def supports(call: Call) -> str | None:
     """Return why the kernel does not compute a call, or None."""
-    return problem.supports(call) if str(call.dtype) in _KINDS else f"does not support {call.dtype}"
+    return problem.supports(call) if call.dtype_name in _KINDS else f"does not support {call.dtype}"
 
 
 def attention(p: AttentionProblem) -> AttentionState:

@@ -20,7 +20,7 @@ _GELU, _GELU_VJP, _LAYER_NORM, _RMS_NORM = range(4)  # as in problem.h
 
 def supports(call: Call) -> str | None:
     """Return why norms and layers are not computed here, or None."""
-    return supports_norms(call) or (None if str(call.dtype) == "float32" else f"computes in float32, not {call.dtype}")
+    return supports_norms(call) or (None if call.dtype_name == "float32" else f"computes in float32, not {call.dtype}")
 
 
 def gelu(x: np.ndarray, *, approximate: str) -> np.ndarray:

@@ -25,11 +25,11 @@ from ..cases.piece_gradients import DIFFERENTIABLE, axes_of_piece_gradients, pie
 from ..cases.problem import Problem
 from ..cases.weights import TRIPLES_OF_WEIGHTS, axes_of_weights, weights_problem
 from ..oracle.tolerance import is_half
-from ..report.evidence import COVERED, RUNS, evidence
+from ..report.evidence import COVERED, REFUSALS, RUNS, evidence
 from .held import Judge, KernelJudge
 from .smaller import described, smaller
 
-REFUSALS = 60
+MOST_REFUSALS = 60
 """A kernel that refuses as many problems, and computes none, refuses all: it may be for another device."""
 FLOOR = 30
 """The fewest problems that a kernel must compute, if it does not refuse them."""
@@ -178,7 +178,7 @@ def judge_design(judge: Judge, op: str, kernel: str, features: Iterable[str], *,
     for at, row in enumerate(chain(rows, islice(design.random(np.random.default_rng(seed)), len(rows)))):
         if at >= len(rows) and of_kernel.computed >= FLOOR:
             break
-        if not of_kernel.computed and sum(of_kernel.refused.values()) >= REFUSALS:
+        if not of_kernel.computed and sum(of_kernel.refused.values()) >= MOST_REFUSALS:
             break
         row, rng = within(row, axes, possible, at), np.random.default_rng([*seed, at])
         structure = int(rng.integers(2**32))
@@ -194,6 +194,7 @@ def judge_design(judge: Judge, op: str, kernel: str, features: Iterable[str], *,
             raise
     evidence.add(COVERED, (f"{op} by {kernel}", judge.dtype), counts_of(of_kernel, counted))
     evidence.add(RUNS, (op, kernel), of_kernel.computed)
+    evidence.add(REFUSALS, (op, kernel), sorted(of_kernel.refused))
     return of_kernel
 
 

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..backend import BackendUnderTest, dtype_name
+from mha_core.shared import dtype_name
+
+from ..backend import BackendUnderTest
 
 
 def copied(xp: Any, x: Any) -> Any:
@@ -62,7 +64,7 @@ def laid_out(backend: BackendUnderTest, x: Any, layout: str, axes: Sequence[int]
         first = tuple(slice(0, 1) if axis in axes else slice(None) for axis in range(x.ndim))
         return backend.xp.broadcast_to(x[first], x.shape) if axes and 0 not in x.shape else x
     if layout in _ON_THE_HOST:
-        if dtype_name(x) in ("float16", "bfloat16") or 0 in x.shape:  # half precision is converted by the library
+        if dtype_name(x.dtype) in ("float16", "bfloat16") or 0 in x.shape:  # half precision is converted by the library
             return x
         return backend.loaded.from_numpy(_ON_THE_HOST[layout](backend.numpy(x)), backend.device)
     if x.ndim == 1:

@@ -16,7 +16,7 @@ import pytest
 from mha_core.plugin import Call, Kernel, hookimpl, register, unregister
 from mha_core.shared import FEATURES, STATE_FEATURES, imported
 
-from ..report.evidence import RUNS, evidence
+from ..report.evidence import REFUSALS, RUNS, evidence
 from ..report.sections import REFUSED_EVERY_CALL
 
 
@@ -140,3 +140,4 @@ def recorded(kernel: Kernel, features: Iterable[str] = ()) -> Iterator[Recording
         _recordings.pop()
         unregister(recording)
         evidence.add(RUNS, (kernel.op, kernel.name), recording.runs)
+        evidence.add(REFUSALS, (kernel.op, kernel.name), sorted({*recording.reasons}))

@@ -26,7 +26,7 @@ from mha_core.shared import atomic_file, device_name, registry
 
 from ..backend import BackendUnderTest, CannotJudge
 from .counts import Counts
-from .evidence import COVERED, ERRORS, RUNS, nested
+from .evidence import COVERED, ERRORS, REFUSALS, RUNS, nested
 from .promises import PROMISES
 from .sections import FAILED, OUTCOMES, PASSED
 from .summary import error_rows, section_rows
@@ -107,7 +107,10 @@ def certificate(head: Mapping[str, Any], counts: Counts, *, passed: bool) -> dic
             counts.records[ERRORS], lambda ratio: float(f"{ratio:.4g}") if math.isfinite(ratio) else None
         ),
         "covering": nested(counts.records[COVERED], dict),
-        "kernels": [{**kernel, "runs": runs.get((kernel["op"], kernel["name"]), 0)} for kernel in head["kernels"]],
+        "kernels": [
+            {**kernel, "runs": runs.get(key, 0), "refusals": counts.records[REFUSALS].get(key, [])}
+            for kernel, key in ((each, (each["op"], each["name"])) for each in head["kernels"])
+        ],
     }
 
 

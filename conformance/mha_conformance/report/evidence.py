@@ -12,11 +12,17 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-ERRORS, RUNS, COVERED = "error over bound", "kernel runs", "covered"
-KINDS: dict[str, Callable[[Any, Any], Any]] = {ERRORS: max, RUNS: operator.add, COVERED: lambda before, after: after}
+ERRORS, RUNS, REFUSALS, COVERED = "error over bound", "kernel runs", "kernel refusals", "covered"
+KINDS: dict[str, Callable[[Any, Any], Any]] = {
+    ERRORS: max,
+    RUNS: operator.add,
+    REFUSALS: lambda before, after: sorted({*before, *after}),
+    COVERED: lambda before, after: after,
+}
 """How two values of a record become one.
 
 ERRORS: the greatest error over its bound by (operation, dtype). RUNS: the number of calls of a kernel by (operation, name).
+REFUSALS: its reasons against calls, likewise.
 COVERED: by (operation and kernel, dtype) the counts of a covering design: problems, floor, pairs and triples, of all.
 """
 Values = dict[tuple[str, str], Any]

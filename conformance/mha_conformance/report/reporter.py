@@ -75,6 +75,8 @@ class Reporter:
             terminalreporter.write_sep("=", f"conformance of {self.backend.name}")
             for line in (*summary.lines(self.counts), *self.certificate_lines):
                 terminalreporter.write_line(line)
+            for line in summary.idle_kernels(self.counts):
+                terminalreporter.write_line(f"WARNING: {line}", yellow=True)
         if self._nothing_judged(exitstatus):
             terminalreporter.write_line("ERROR: nothing was judged: no selected test applies to this backend", red=True)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
+from mha_core.shared import ALGEBRA
+
 from .counts import Counts
-from .evidence import COVERED, ERRORS, Values, nested
+from .evidence import COVERED, ERRORS, REFUSALS, RUNS, Values, nested
 from .sections import OUTCOMES
 
 
@@ -25,6 +27,19 @@ def lines(counts: Counts) -> Iterator[str]:
     if errors := counts.records[ERRORS]:
         yield ""
         yield from _aligned(error_rows(nested(errors, float), "error / bound"))
+
+
+def idle_kernels(counts: Counts) -> Iterator[str]:
+    """Yield a line for each kernel that was judged and computed nothing, with its reasons."""
+    for (op, name), runs in sorted(counts.records[RUNS].items()):
+        if not runs and name != ALGEBRA:
+            reasons = counts.records[REFUSALS].get((op, name), ())
+            why = f"it refused every call: {'; '.join(reasons[:SOME])}" if reasons else "no call was offered to it"
+            yield f"kernel {name!r} for {op} computed nothing: {why}{', and more reasons' * (len(reasons) > SOME)}"
+
+
+SOME = 3
+"""The most reasons that are shown."""
 
 
 def section_rows(sections: dict[str, dict[str, int]]) -> list[tuple[str, ...]]:

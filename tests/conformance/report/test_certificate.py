@@ -67,6 +67,13 @@ def test_the_table_counts_what_pytest_counts(right):
     assert "tests failed" not in done.stdout and "promise 0" not in done.stdout
 
 
+def test_a_kernel_that_computed_nothing_has_a_line_of_its_own_with_its_reasons(right):
+    done, _ = right
+    idle = [line for line in done.stdout.splitlines() if line.startswith("WARNING: kernel ")]
+    assert "WARNING: kernel 'never' for attention computed nothing: it refused every call: not today" in idle
+    assert not any("with|bar" in line for line in idle)
+
+
 def test_the_certificate_names_all_that_the_verdict_depends_on(right):
     _, found = right
     assert found["format"] == 1
@@ -89,8 +96,22 @@ def test_the_certificate_names_all_that_the_verdict_depends_on(right):
     assert errors["linear"]["float32"] > 0.01, "a matrix product is not exact"
     kernels = {kernel["name"]: kernel for kernel in found["kernels"]}
     calls = len(list(piece_problems("relu", np.random.default_rng(0))))
-    assert kernels["with|bar"] == {"op": "relu", "name": "with|bar", "from": "reported_plugin", "opt_in": False, "runs": calls}
-    waiting = {"op": "attention", "name": "never", "from": "reported_plugin", "opt_in": True, "runs": 0}
+    assert kernels["with|bar"] == {
+        "op": "relu",
+        "name": "with|bar",
+        "from": "reported_plugin",
+        "opt_in": False,
+        "runs": calls,
+        "refusals": [],
+    }
+    waiting = {
+        "op": "attention",
+        "name": "never",
+        "from": "reported_plugin",
+        "opt_in": True,
+        "runs": 0,
+        "refusals": ["not today"],
+    }
     assert kernels["never"] == {**waiting, "source": sha256(b"text").hexdigest()}, "which source was judged"
     assert platform.node() not in json.dumps(found).split('"')
 

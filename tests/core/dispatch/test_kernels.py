@@ -191,6 +191,15 @@ def test_supports_receives_shapes_dtype_device_and_options(installed, arguments)
     assert (gelu.op, gelu.dtype, gelu.device, gelu.option("approximate")) == ("gelu", np.dtype("float64"), "cpu", "tanh")
 
 
+def test_supports_sees_the_name_of_a_dtype_whatever_the_library_calls_it(backend):
+    seen = []
+    looks = a_kernel("relu", backend=backend.name, supports=lambda call: seen.append(call.dtype_name) or "only looks")
+    with registered(Plugin([looks])):
+        for dtype in ("float32", "float64"):
+            mha.relu(backend.xp.astype(backend.from_numpy(np.ones(2, dtype=np.float32)), getattr(backend.xp, dtype)))
+    assert seen == ["float32", "float64"]
+
+
 def test_supports_given_by_name_receives_the_same_call_as_a_function(installed):
     calls = []
     installed(

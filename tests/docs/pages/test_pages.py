@@ -70,6 +70,28 @@ def test_commands_run_and_print_what_is_shown(page, minilm, tmp_path):
                 assert is_as_shown(command.shown, done.stdout), f"{command.line} printed:\n{done.stdout}"
 
 
+ON_TORCH = """
+from dataclasses import replace
+import band_kernel, band_vjp_kernel, causal_kernel
+from mha_core.plugin import hookimpl
+
+@hookimpl
+def mha_kernels():
+    for module in (band_kernel, band_vjp_kernel, causal_kernel):
+        for kernel in module.mha_kernels():
+            yield replace(kernel, backend="torch")
+"""
+
+
+def test_the_kernels_of_the_guide_are_right_on_torch_too(tmp_path):
+    write_files(ROOT / "docs" / "kernel.md", tmp_path)
+    (tmp_path / "on_torch.py").write_text(ON_TORCH)
+    chosen = ["--plugin", "on_torch", "--quick", "--dtype", "float32", "-k", "kernel and (dense or band)"]
+    done = run([BIN / "mha", "conform", "torch", *chosen], cwd=tmp_path, path=[tmp_path], **ENVIRONMENT)
+    assert done.returncode == 0, done.stdout
+    assert "computed nothing" not in done.stdout
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"""\]\(([^)#\s]+)|\s(?:src|srcset)="([^"#]+)""", page.read_text(encoding="utf-8")):

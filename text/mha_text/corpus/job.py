@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mha_core.shared import compute_dtype
+from mha_core.shared import compute_dtype, dtype_name
 
 from ..models.text_encoder import TextEncoder
 from .errors import CorpusError, shortened
@@ -135,7 +135,7 @@ def describe(
         max_seq_length=encoder.max_seq_length,
         normalize=encoder.pooling.normalize,
         backend=encoder.backend.name,
-        dtype=str(encoder.model.words.dtype).rpartition(".")[2],
+        dtype=dtype_name(encoder.model.words.dtype),
     )
     return facts, before
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mha_core.shared import Array, Layer, atomic_file, backend_of, device_of
+from mha_core.shared import Array, Layer, atomic_file, backend_of, device_of, dtype_name
 
 from .checkpoint import build_model, choose
 from .dense import Dense
@@ -102,7 +102,7 @@ def save_model(model: Layer, source: Path, target: Path, *, dense: Sequence[Dens
 def _to_numpy(name: str, x: Array) -> Any:
     """Return an array as float16 if it is, and otherwise as float32."""
     backend = backend_of({name: x})
-    is_half = str(x.dtype).rpartition(".")[2] == "float16"
+    is_half = dtype_name(x.dtype) == "float16"
     return backend.to_numpy(x if is_half else backend.xp.astype(x, backend.xp.float32))
 
 
