@@ -90,7 +90,12 @@ class BackendUnderTest:
 
     def array(self, x: Any, dtype: str | None = None) -> Any:
         """Make an array of the library on the device. Floating numbers are rounded to ``dtype``, by default the first one."""
-        x = np.asarray(x)
+        made = self._made(np.asarray(x), dtype)
+        if self.loaded.record.thread_bound:
+            self.numpy(made)
+        return made
+
+    def _made(self, x: np.ndarray, dtype: str | None) -> Any:
         if x.dtype.kind != "f":
             return self.loaded.from_numpy(x, self.device)
         dtype = dtype or self.dtype

@@ -26,13 +26,19 @@ def odd_one(kinds: Mapping[str, Hashable]) -> tuple[str, str]:
 
 
 def converted(backend: LoadedBackend, name: str, x: Any) -> str:
-    """Return how to convert an array of another library to this backend's: by DLPack if both support it, else ``asarray``."""
+    """Return how to convert an array of another library to this backend's: by DLPack if both support it, else ``asarray``.
+
+    ``Backend.advice`` takes precedence.
+    """
+    layer = f"layer.to({backend.name!r})"
+    if (line := (backend.record.advice or {}).get("convert")) is not None:
+        return _written(name, lambda x: line.format(x=x), layer=layer)
     of_types = (each.partition(":")[0] for each in backend.record.types if isinstance(each, str))
     modules = [module for path in (*of_types, backend.xp.__name__) for module in _enclosing(path)]
     functions = ["from_dlpack", "asarray"] if hasattr(x, "__dlpack__") else ["asarray"]
     names = (f"{module}.{each}" for each in functions for module in modules if hasattr(sys.modules.get(module), each))
     function = next(names, f"{backend.xp.__name__}.asarray")
-    return _written(name, lambda x: f"{function}({x})", layer=f"layer.to({backend.name!r})")
+    return _written(name, lambda x: f"{function}({x})", layer=layer)
 
 
 def _enclosing(path: str) -> list[str]:
@@ -42,15 +48,19 @@ def _enclosing(path: str) -> list[str]:
 
 
 def cast(backend: LoadedBackend, name: str, x: Any, dtype: Any) -> str:
-    """Return how to convert an array to another dtype: by its own method, where it has one that users know."""
+    """Return how to convert an array to another dtype: by its own method, where it has one that users know.
+
+    ``Backend.advice`` takes precedence.
+    """
     known = dtype_name(dtype)
-    if hasattr(x, "astype"):
-        call = "{}.astype(" + repr(known) + ")"
-    elif hasattr(x, "to"):
-        call = "{}.to(" + str(dtype) + ")"
-    else:
-        call = f"{backend.xp.__name__}.astype({{}}, {backend.xp.__name__}.{known})"
-    return _written(name, call.format, layer=f"layer.to({backend.name!r}, dtype={known!r})")
+    line = (backend.record.advice or {}).get("cast")
+    if line is None and hasattr(x, "astype"):
+        line = "{x}.astype({dtype!r})"
+    elif line is None and hasattr(x, "to"):
+        line = "{x}.to(" + str(dtype) + ")"
+    elif line is None:
+        line = f"{backend.xp.__name__}.astype({{x}}, {backend.xp.__name__}.{{dtype}})"
+    return _written(name, lambda x: line.format(x=x, dtype=known), layer=f"layer.to({backend.name!r}, dtype={known!r})")
 
 
 def _written(name: str, convert: Callable[[str], str], *, layer: str) -> str:

@@ -125,6 +125,8 @@ class Registry:
                 )
 
 
+ADVICE = {"cast": {"x": "x", "dtype": "float32"}, "convert": {"x": "x"}}
+"""The lines of ``Backend.advice``, and what can stand in each."""
 _FUNCTIONS = ("load", "prepare", "supports")
 """The fields of a record that may be ``"module:function"``."""
 
@@ -151,6 +153,12 @@ def check_record(record: Any, kind: Any) -> None:
         raise ValueError(
             f"a kernel for {record.op} is named {ALGEBRA!r}, which is reserved for the algebra: give it another name"
         )
+    for what, line in (record.advice or {}).items() if isinstance(record, Backend) else ():
+        try:
+            line.format(**ADVICE[what])
+        except (LookupError, ValueError) as error:
+            expected = ", ".join(f"{name!r} with {' and '.join(f'{{{each}}}' for each in ADVICE[name])}" for name in ADVICE)
+            raise ValueError(f"advice of {_described(record)} has {what!r}: {line!r}; expected {expected}") from error
     for field_name in _FUNCTIONS:
         function = getattr(record, field_name, None)
         parts = function.split(":") if isinstance(function, str) else ()

@@ -147,6 +147,24 @@ def test_an_array_without_dlpack_is_converted_by_asarray(installed):
     np.testing.assert_array_equal(out, mha.scaled_dot_product_attention(q, q, q))
 
 
+def test_a_backend_may_say_what_to_write(installed):
+    advice = {"cast": "lazy.cast({x}, lazy.{dtype})", "convert": "lazy.array({x})"}
+    installed(backends=[Backend("lazy", 1, (f"{Lazy.__module__}:Lazy",), lambda: np, advice=advice)])
+    q = Lazy(normal(2, 3, 4))
+    with pytest.raises(TypeError, match=re.escape("write key = lazy.cast(key, lazy.float32)")):
+        mha.scaled_dot_product_attention(q, Lazy(normal(2, 3, 4).astype(int)), q)
+    with pytest.raises(mha.BackendMismatch, match=re.escape("write value = lazy.array(value)")):
+        mha.scaled_dot_product_attention(q, q, q.x)
+
+
+@pytest.mark.parametrize("advice", [{"cast": "{y}.cast()"}, {"make": "{x}"}, {"convert": "{x"}, {"convert": "{x}.to({dtype})"}])
+def test_advice_that_cannot_be_given_is_refused_when_the_plugin_is_registered(installed, advice):
+    with pytest.raises(
+        ValueError, match=r"advice of backend 'lazy' has .*; expected 'cast' with \{x\} and \{dtype\}, 'convert'"
+    ):
+        installed(backends=[Backend("lazy", 1, ("nowhere:Array",), lambda: np, advice=advice)])
+
+
 # options that other libraries have
 
 HINTS = {
