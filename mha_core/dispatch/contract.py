@@ -181,7 +181,7 @@ class Backend:
     advice: Mapping[str, str] | None = None
     """Lines that errors tell the user to write, where the usual ones do not work for this library.
 
-    ``"cast"`` converts an array ``{x}`` to another ``{dtype}``, ``"convert"`` an array ``{x}`` of another library to this one's:
+    ``"cast"`` converts an array ``{x}`` to another ``{dtype}``, ``"convert"`` an array ``{x}`` of another library. For MLX:
     ``{"cast": "{x}.astype(mlx.core.{dtype})"}``.
     """
     thread_bound: bool = False
