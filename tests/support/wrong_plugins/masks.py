@@ -17,6 +17,15 @@ mask_turned = masked_by(lambda p: ~allowed(p))
 first_head_of_the_mask = masked_by(
     lambda p: allowed(p)[..., :1, :, :] if p.structure.array is not None and p.structure.array.ndim > 2 else allowed(p)
 )
+
+
+def _by_fours(p):
+    """Queries 0 to 3 see what query 3 may see, in half precision, as in pytorch #195910."""
+    last = np.minimum(np.arange(p.query.shape[-2]) // 4 * 4 + 3, p.query.shape[-2] - 1)
+    return np.broadcast_to(allowed(p), (*p.rows_shape, p.key.shape[-2]))[..., last, :]
+
+
+causal_by_fours = masked_by(lambda p: _by_fours(p) if p.query.dtype == np.float16 else allowed(p))
 # the band contains the offset already
 aligned_at_the_end = masked_by(
     lambda p: allowed(p, wider=(0, p.key.shape[-2] - p.query.shape[-2] if p.structure.band != (None, None) else 0))

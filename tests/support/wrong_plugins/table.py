@@ -44,6 +44,7 @@ _BLOCKS = {
     ],
     "masks test_promises": [
         ("causal_off_by_one", 5, "test_5", "causal masks let one key too many through"),
+        ("causal_by_fours", 5, "test_5", "in float16 four queries see the keys of the last of them (pytorch #195910)", _HALF),
         ("window_too_wide", 5, "test_5", "windows reach one key too far back"),
         ("aligned_at_the_end", 5, "test_5", "positions are aligned at the end, and the offset is ignored"),
         ("first_head_of_the_mask", 11, "test_11", "all heads use the mask of the first head"),
