@@ -4,6 +4,7 @@ import difflib
 import re
 import sys
 
+import contract_page
 import pytest
 import shares
 from package_coverage import package
@@ -81,4 +82,15 @@ def test_the_public_surface_is_as_recorded():
     assert not changes, (
         f"the public surface changed:\n{changes}\n"
         "If users are meant to see this, run `python tests/support/public_surface.py` and commit it."
+    )
+
+
+def test_the_contract_of_plugins_is_as_its_page_says():
+    page = contract_page.PAGE.read_text(encoding="utf-8")
+    changes = "\n".join(
+        difflib.unified_diff(page.splitlines(), contract_page.written(page).splitlines(), "page", "now", lineterm="", n=1)
+    )
+    assert not changes, (
+        f"the contract of plugins changed:\n{changes}\n"
+        "Within a version it only grows: if this is an addition, run `python tests/support/contract_page.py` and commit it."
     )
