@@ -68,3 +68,10 @@ def test_every_page_is_in_the_contents():
     listed = {line.rpartition("<")[2].rstrip(">") + ".md" for line in lines}  # a line may be "title <page>"
     pages = {page.relative_to(DOCS).as_posix() for page in PAGES if page.is_relative_to(DOCS)}
     assert listed == pages - {"index.md"}
+
+
+def test_the_citation_names_this_version_and_licence():
+    text = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    stated = dict(re.findall(r"^(\w+): (\S+)$", text, flags=re.MULTILINE))
+    assert stated["version"] == mha_core.__version__
+    assert f'license = "{stated["license"]}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
