@@ -43,7 +43,8 @@ def conform_command(
         ),
     ] = None,
     report: Annotated[
-        Path | None, typer.Option("--report", metavar="DIR", help="Write a certificate to DIR: NAME[-DEVICE].json and .md.")
+        Path | None,
+        typer.Option("--report", metavar="DIR", help="Write a certificate to DIR: NAME[-DEVICE].json, .md and .svg."),
     ] = None,
 ) -> None:
     """Run the conformance suite on a backend and its kernels. Exit codes are pytest's."""

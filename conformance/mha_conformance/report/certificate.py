@@ -1,4 +1,4 @@
-"""The certificate of a run: JSON for programs, and Markdown tables for a README.
+"""The certificate of a run: JSON for programs, and Markdown tables and a badge for a README.
 
 It names everything that the verdict depends on: the backend, its versions, machine and device, and the part of the suite that
 was run. It describes the host only by its architecture and system.
@@ -25,6 +25,7 @@ from mha_core.plugin import Kernel
 from mha_core.shared import atomic_file, device_name, registry
 
 from ..backend import BackendUnderTest, CannotJudge
+from .badge import badge
 from .counts import Counts
 from .evidence import COVERED, ERRORS, REFUSALS, RUNS, nested
 from .promises import PROMISES
@@ -41,18 +42,19 @@ class Files:
 
     json: Path
     markdown: Path
+    badge: Path
 
 
 def files(folder: Path, name: str, device: str | None) -> Files:
-    """Return the paths ``NAME[-DEVICE].json`` and ``.md`` in this folder, which is made if it does not exist.
+    """Return the paths ``NAME[-DEVICE].json``, ``.md`` and ``.svg`` in this folder, which is made if it does not exist.
 
     Raises CannotJudge if they cannot be written.
     """
     if folder.exists() and not folder.is_dir():
         raise CannotJudge(f"--report {folder} is not a directory")
     stem = re.sub(r"[^\w.-]+", "_", name if device is None else f"{name}-{device}")
-    files = Files(folder / f"{stem}.json", folder / f"{stem}.md")
-    for path in (files.json, files.markdown):
+    files = Files(*(folder / f"{stem}.{kind}" for kind in ("json", "md", "svg")))
+    for path in (files.json, files.markdown, files.badge):
         if path.is_dir():
             raise CannotJudge(f"--report {folder} cannot be written: {path.name} in it is a directory")
     try:
@@ -119,8 +121,9 @@ def _keys(counts: Mapping[str, int]) -> dict[str, int]:
 
 
 def write(record: Mapping[str, Any], to: Files) -> None:
-    """Write both files, each completely or not at all. Raises OSError, naming the file."""
-    for path, text in ((to.json, json.dumps(record, indent=2, allow_nan=False) + "\n"), (to.markdown, markdown(record))):
+    """Write the files, each completely or not at all. Raises OSError, naming the file."""
+    texts = (json.dumps(record, indent=2, allow_nan=False) + "\n", markdown(record), badge(record))
+    for path, text in zip((to.json, to.markdown, to.badge), texts, strict=True):
         with atomic_file(path) as file:
             file.write(text.encode())
 

@@ -68,7 +68,8 @@ class Reporter:
             self.certificate_lines = [f"ERROR: {error}"]
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
         else:
-            self.certificate_lines = [f"report: {self.files.json}", f"report: {self.files.markdown}"]
+            written = (self.files.json, self.files.markdown, self.files.badge)
+            self.certificate_lines = [f"report: {path}" for path in written]
 
     def pytest_terminal_summary(self, terminalreporter: Any, exitstatus: int) -> None:
         if self.counts.results:

@@ -8,6 +8,7 @@ import sys
 import threading
 from datetime import UTC, datetime
 from hashlib import sha256
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from suite import conform, mha_conform, one_line
 import mha_core
 from mha_conformance.cases.pieces import piece_problems
 from mha_conformance.oracle import tolerance
+from mha_conformance.report.badge import badge
 from mha_conformance.report.evidence import ERRORS, RUNS, Evidence, Records, evidence
 from mha_conformance.report.promises import PROMISES
 from mha_conformance.report.sections import OUTCOMES, SECTIONS, section_named
@@ -118,8 +120,8 @@ def test_the_certificate_names_all_that_the_verdict_depends_on(right):
 
 def test_the_markdown_is_tables_of_the_same_numbers(right):
     done, found = right
-    json_file, markdown_file = re.findall(r"^report: (.*)$", done.stdout, re.MULTILINE)
-    assert json_file.endswith("numpy.json") and markdown_file.endswith("numpy.md")
+    json_file, markdown_file, badge_file = re.findall(r"^report: (.*)$", done.stdout, re.MULTILINE)
+    assert json_file.endswith("numpy.json") and markdown_file.endswith("numpy.md") and badge_file.endswith("numpy.svg")
     with open(markdown_file, encoding="utf-8") as file:
         text = file.read()
     assert text.startswith("**numpy: conformance passed, a part of the suite** (")
@@ -135,6 +137,24 @@ def test_the_markdown_is_tables_of_the_same_numbers(right):
     assert any(row.startswith("| attention | never (opt-in) | reported_plugin | 0") for row in tables[2])
     held = [number for number, counts in found["promises"].items() if counts["passed"]]
     assert f"Promises held: {', '.join(held)}; Promises not judged: " in text
+
+
+def test_the_badge_is_green_only_for_the_whole_suite(right):
+    _, part = right
+    passed = sum(counts["passed"] for counts in part["sections"].values())
+    whole = {**part, "quick": False, "selection": ""}
+    worse = {"promises": {**part["sections"]["promises"], "failed": 3}}
+    shown = {
+        "#2e7d32": (whole, f"{passed} passed"),
+        "#5d6b7a": (part, f"{passed} passed, quick"),
+        "#b71c1c": ({**whole, "result": "failed", "sections": worse}, "3 failed"),
+    }
+    for colour, (record, words) in shown.items():
+        picture = ElementTree.fromstring(badge(record))
+        texts = [each.text for each in picture.iter("{http://www.w3.org/2000/svg}text")]
+        assert texts == ["mha conform numpy", words] and colour in badge(record)
+        assert float(picture.get("width")) > 6 * len("".join(texts))
+    assert f"{passed} passed, in part" in badge({**whole, "selection": "-k x"})
 
 
 @pytest.mark.parametrize(("behaviour", "ratio", "said"), [("wrong", 1e3, "e+0"), ("nan", None, "NaN or inf")])
@@ -249,7 +269,7 @@ def test_a_folder_deleted_during_the_run_is_an_error_without_a_verdict(tmp_path)
 def test_the_device_that_is_asked_for_is_in_the_name(tmp_path):
     arguments = ["numpy", "--device", "cpu", "-k", "test_8", "--quick", "--report", tmp_path]
     mha_conform(*arguments, cwd=tmp_path, status=0)
-    assert {path.name for path in tmp_path.iterdir()} == {"numpy-cpu.json", "numpy-cpu.md"}
+    assert {path.name for path in tmp_path.iterdir()} == {"numpy-cpu.json", "numpy-cpu.md", "numpy-cpu.svg"}
 
 
 # sections, promises and evidence of tests
