@@ -36,6 +36,8 @@ _FILES = {
         "tests/test_conformance.py": "test_conformance.py",
         "asv.conf.json": "asv.conf.json",
         "benchmarks/__init__.py": "benchmarks.py",
+        ".github/workflows/conformance.yml": "workflow.yml",
+        "LICENSE": "LICENSE",
         ".gitignore": "gitignore",
     },
     "engine": {
@@ -44,6 +46,7 @@ _FILES = {
         "mha_{name}.py": "engine.py",
         "mha_{name}_pipes.py": "pipes.py",
         "tests/test_engine.py": "test_engine.py",
+        "LICENSE": "LICENSE",
         ".gitignore": "gitignore",
     },
 }
@@ -82,7 +85,7 @@ def write(name: str, directory: Path, kind: str = "backend") -> Path:
         raise CannotWrite(f"{root} already exists; give another --directory (nothing was written)") from None
     for path, text in contents.items():
         target = root / path
-        target.parent.mkdir(exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")
     return root
 

@@ -7,6 +7,7 @@ import sys
 
 import processes
 import pytest
+import yaml
 from command import run
 from processes import printed
 from project import ROOT
@@ -17,7 +18,7 @@ from mha_conformance.history import results
 from mha_core.cli.new_plugin import BadName, CannotWrite, write
 
 NAME = "test_library"
-PLACEHOLDER = re.compile(r"\$[a-zA-Z{]")
+PLACEHOLDER = re.compile(r"\$([a-zA-Z]|\{(?!\{))")  # but not ${{ }} of a workflow
 
 
 def generated(folder, *options):
@@ -47,8 +48,8 @@ def test_its_files_are_as_listed(distribution):
     root, site = distribution
     files = {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
     modules = {"mha_test_library.py", "mha_test_library_arrays.py"}
-    tracking = {".gitignore", "asv.conf.json", "benchmarks/__init__.py"}
-    assert files == {"README.md", "pyproject.toml", "tests/test_conformance.py", *modules, *tracking}
+    tracking = {".gitignore", "asv.conf.json", "benchmarks/__init__.py", ".github/workflows/conformance.yml"}
+    assert files == {"README.md", "LICENSE", "pyproject.toml", "tests/test_conformance.py", *modules, *tracking}
     assert {path.name for path in site.glob("*.py")} == modules
     assert not any(PLACEHOLDER.search((root / path).read_text()) for path in files), "a placeholder was left"
 
@@ -67,6 +68,24 @@ def test_it_passes_its_own_test_as_its_readme_says(distribution):
     assert commands[:2] == ["pip install -e '.[test]'", "python -m pytest tests"]
     command = [sys.executable, *shlex.split(commands[1])[1:], "-p", "no:cacheprovider"]
     assert "1 passed" in printed(command, cwd=root, path=[site])
+
+
+@pytest.mark.full
+def test_the_steps_of_its_workflow_run_and_write_the_badge_of_its_readme(distribution, tmp_path):
+    """The steps that are commands, but for pip and git, with a part of the suite."""
+    root = shutil.copytree(distribution[0], tmp_path / "mha-test-library")
+    workflow = yaml.safe_load((root / ".github" / "workflows" / "conformance.yml").read_text())
+    (job,) = workflow["jobs"].values()
+    newest = job["strategy"]["matrix"]["include"][-1]
+    assert newest["certificate"] and [each["python"] for each in job["strategy"]["matrix"]["include"]] == ["3.11", "3.14"]
+    steps = [re.sub(r"\$\{\{ matrix\.(\w+) \}\}", lambda found: newest[found[1]], step.get("run", "")) for step in job["steps"]]
+    install, test, conform, publish = filter(None, steps)
+    assert install == 'pip install "numpy" ".[test]"' and publish.splitlines()[-1] == "git push"
+    for command, part in ((test, "-p no:cacheprovider --collect-only"), (conform, "--quick -k test_namespace")):
+        program, *words = shlex.split(f"{command} {part}")
+        printed([*(MHA if program == "mha" else [sys.executable]), *words], cwd=root, path=[distribution[1]])
+    (picture,) = re.findall(r"^!\[conformance\]\((.*)\)$", (root / "README.md").read_text(), flags=re.MULTILINE)
+    assert "passed, quick" in (root / picture).read_text()
 
 
 @pytest.mark.full
