@@ -15,8 +15,8 @@ from mha_core.shared import LoadedBackend, backend_of, device_of, dtype_name, re
 
 from .oracle.tolerance import Exact, exact_attention
 
-EVERY_DTYPE = ("test_each_option_alone", "test_options_together")
-"""Tests that judge every dtype in a quick run too."""
+EVERY_DTYPE = ("test_namespace", "test_kernels", "test_each_option_alone", "test_options_together")
+"""Modules, and tests of others, that judge every dtype in a quick run too."""
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 
 
@@ -80,8 +80,8 @@ class BackendUnderTest:
             return f"__dlpack_device__ of its arrays raises {type(error).__name__}: {error}"
 
     def dtypes_in(self, module: str, test: str) -> tuple[str, ...]:
-        """Return the dtypes that a test judges: all; in a quick run, only the first, except in test_kernels and EVERY_DTYPE."""
-        every = not self.quick or module == "test_kernels" or test in EVERY_DTYPE
+        """Return the dtypes that a test judges: all; in a quick run, only the first, except in what EVERY_DTYPE names."""
+        every = not self.quick or module in EVERY_DTYPE or test in EVERY_DTYPE
         return self.dtypes if every else self.dtypes[:1]
 
     def count(self, full: int) -> int:

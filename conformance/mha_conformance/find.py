@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,20 +13,26 @@ from .backend import DTYPES, BackendUnderTest, CannotJudge
 
 NEEDED = """
 abs any arange argmax argsort asarray astype bitwise_and bitwise_right_shift bitwise_xor bool broadcast_to clip concat exp
-finfo flip float32 floor full int16 int64 int8 isdtype isfinite isnan log matmul matrix_transpose max maximum mean min
-minimum ones ones_like permute_dims reshape searchsorted sqrt stack sum take take_along_axis tanh uint8 where zeros
+finfo flip float32 floor full iinfo int16 int64 int8 isdtype isfinite isnan log matmul matrix_transpose max maximum mean min
+minimum ones ones_like permute_dims reshape searchsorted sqrt stack sum take take_along_axis tanh uint32 uint8 where zeros
 zeros_like
 """
 """The names of the namespace that mha_core uses."""
+LIMITS = {"finfo": ("float32", ("bits", "eps", "smallest_normal")), "iinfo": ("int64", ("bits",))}
+"""The functions that return the limits of a dtype: a dtype, and the limits that mha_core uses."""
 
 
 def find(name: str, device: str | None, dtypes: list[str] | None, **settings: Any) -> BackendUnderTest:
     """Load the backend of this name on this device. Raises MhaError or CannotJudge, with a one-line message."""
     loaded = load(check_name(name))
-    missing = [each for each in NEEDED.split() if not hasattr(loaded.xp, each)]
+    missing = [*_missing(loaded.xp)]
     if missing:
         named = getattr(loaded.xp, "__name__", type(loaded.xp).__name__)
-        raise CannotJudge(f"the namespace of backend {name!r}, {named}, has no {', '.join(missing)}: add what attention needs")
+        of = len(NEEDED.split()) + sum(len(names) for _, names in LIMITS.values())
+        raise CannotJudge(
+            f"the namespace of backend {name!r}, {named}, has {of - len(missing)} of {of} names that attention needs; "
+            f"add {', '.join(missing)}"
+        )
     chosen = _device(loaded, device)
     probe = _array(loaded, device, chosen)
     actual = device_of(probe)
@@ -38,6 +45,14 @@ def find(name: str, device: str | None, dtypes: list[str] | None, **settings: An
     if not known:
         raise CannotJudge(f"backend {name!r} has none of the dtypes {', '.join(DTYPES)}: check its namespace and from_numpy")
     return BackendUnderTest(loaded, chosen, known, **settings)
+
+
+def _missing(xp: Any) -> Iterator[str]:
+    """Yield what a namespace lacks: names, and limits of dtypes."""
+    yield from (each for each in NEEDED.split() if not hasattr(xp, each))
+    for function, (dtype, names) in LIMITS.items():
+        limits = getattr(xp, function)(getattr(xp, dtype)) if hasattr(xp, function) and hasattr(xp, dtype) else None
+        yield from (f"{function}({dtype}).{name}" for name in names if not hasattr(limits, name))
 
 
 def _array(loaded: LoadedBackend, device: str | None, chosen: Any) -> Any:

@@ -106,8 +106,17 @@ def test_dtypes_are_told_apart(judge: Judge) -> None:
     assert xp.isdtype(x.dtype, "real floating") and judge.loaded.is_floating(x.dtype)
     assert not judge.loaded.is_floating(judge.array(I).dtype)
     assert xp.isdtype(judge.array(I).dtype, "integral")
-    assert xp.finfo(x.dtype).bits == {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}[judge.dtype]
+    limits = xp.finfo(x.dtype)
+    expected = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
+    assert float(limits.eps) == expected[judge.dtype] and 0 < float(limits.smallest_normal) < 1e-4
+    assert limits.bits == {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}[judge.dtype]
     assert dtype_name(x.dtype) == judge.dtype and x.dtype == getattr(xp, judge.dtype)
+
+
+def test_integers_have_limits(backend: BackendUnderTest) -> None:
+    for name in ("int8", "int16", "int64", "uint8", "uint32"):
+        limits, expected = backend.xp.iinfo(getattr(backend.xp, name)), np.iinfo(name)
+        assert (limits.bits, limits.min, limits.max) == (expected.bits, expected.min, expected.max), name
 
 
 def test_the_default_integers_hold_positions(backend: BackendUnderTest) -> None:

@@ -54,6 +54,8 @@ def namespace(kind, without=()):
     for name in {*NEEDED.split(), "float64", "float16"} - set(without):
         found = getattr(np, name)
         setattr(module, name, found if isinstance(found, type) else wrapped(found))
+    if "bits of iinfo" in without:
+        module.iinfo = lambda dtype: None
     return module
 
 
@@ -70,7 +72,11 @@ def raises(value):
 FAULTS = {
     "a function is missing": (
         backend(without=("asarray", "take")),
-        "the namespace of backend 'mine', mylibrary, has no asarray, take: add what attention needs",
+        "the namespace of backend 'mine', mylibrary, has 53 of 55 names that attention needs; add asarray, take",
+    ),
+    "a limit of a dtype is missing": (
+        backend(without=("bits of iinfo",)),
+        "has 54 of 55 names that attention needs; add iinfo(int64).bits",
     ),
     "types names another class": (
         backend(types=("mylibrary:Array",)),
@@ -106,7 +112,7 @@ def test_a_fault_of_the_backend_is_named(fault, installed):
 
 def test_the_needed_names_are_those_whose_answers_are_compared():
     tried = {name for name in test_namespace.FUNCTIONS if hasattr(array_api_strict, name)}
-    others = {"finfo", "float32", "isdtype"}  # compared by the other tests of that module
+    others = {"finfo", "float32", "iinfo", "isdtype", "uint32"}  # compared by the other tests of that module
     assert set(NEEDED.split()) == tried | others
 
 
