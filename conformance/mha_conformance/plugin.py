@@ -46,6 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--part", metavar="S", type=_part, default=1.0, help="judge only this part of each covering design")
     group.addoption("--seed", metavar="N", type=int, default=0, help="seed of the random problems, default 0")
     group.addoption("--report", metavar="DIR", help="write a certificate to DIR: NAME[-DEVICE].json, .md and .svg")
+    group.addoption("--details", metavar="FILE", help="write the tracebacks of tests that failed to FILE")
     group.addoption(
         "--plugin", metavar="MODULE", action="append", default=[], help="register a module that is not installed; repeatable"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -45,6 +46,10 @@ class Result:
     promises: list[int]
     outcome: str
     reproduce: str = ""
+    cause: str = ""
+    """The first line of the error of a test that failed."""
+    details: str = ""
+    """Its traceback."""
 
 
 @dataclass
@@ -68,7 +73,8 @@ class Counts:
         if outcome is not None and (before is None or before.outcome != FAILED):
             reproduce = next((text for title, text in report.sections if title == TO_REPRODUCE), "")
             promises = list(properties.get("promises", []))
-            self.results[report.nodeid] = Result(properties["section"], promises, outcome, reproduce)
+            failure = (cause_of(report), report.longreprtext) if outcome == FAILED else ("", "")
+            self.results[report.nodeid] = Result(properties["section"], promises, outcome, reproduce, *failure)
         evidence_of_call: list[tuple[str, Any]] = report.user_properties if report.when == "call" else []
         for kind, value in evidence_of_call:
             if kind in KINDS:
@@ -90,16 +96,35 @@ class Counts:
         """Count outcomes by promise, including promises that no test tried; a test counts for each of its promises."""
         return {number: _count(result for result in self.results.values() if number in result.promises) for number in PROMISES}
 
-    def failures(self) -> Iterator[tuple[str, int, str]]:
-        """Yield each promise that failed, the number of its failed tests, and the command that reproduces the first."""
-        failed = [result for result in self.results.values() if result.outcome == FAILED]
+    def failed(self) -> dict[str, Result]:
+        """Return the results of the tests that failed, by id."""
+        return {name: result for name, result in self.results.items() if result.outcome == FAILED}
+
+    def failures(self) -> Iterator[tuple[str, int]]:
+        """Yield each promise that failed, and the number of its failed tests."""
+        failed = self.failed().values()
         for number, name in PROMISES.items():
-            mine = [result for result in failed if number in result.promises]
-            if mine:
-                yield f"promise {number}, {name}", len(mine), mine[0].reproduce
-        others = [result for result in failed if not result.promises]
-        if others:
-            yield "no numbered promise", len(others), others[0].reproduce
+            if mine := sum(number in result.promises for result in failed):
+                yield f"promise {number}, {name}", mine
+        if others := sum(not result.promises for result in failed):
+            yield "no numbered promise", others
+
+    def causes(self) -> list[list[Result]]:
+        """Return the failed tests in groups that differ in the numbers of their errors only, the largest group first."""
+        groups: dict[str, list[Result]] = {}
+        for result in self.failed().values():
+            groups.setdefault(_NUMBERS.sub("#", result.cause), []).append(result)
+        return sorted(groups.values(), key=len, reverse=True)
+
+
+_NUMBERS = re.compile(r"-?\d[\d.]*(e[-+]\d+)?|\b(nan|inf)\b")
+
+
+def cause_of(report: pytest.TestReport) -> str:
+    """Return the first line of the error of a test that failed."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    lines = (report.longreprtext if crash is None else str(crash.message)).strip().splitlines()
+    return lines[0] if lines else "no error was reported"
 
 
 def _count(results: Iterable[Result]) -> dict[str, int]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mha_core.plugin import Kernel
+from mha_core.shared import atomic_file
 
 from ..backend import BackendUnderTest
 from . import certificate, summary
@@ -71,10 +72,23 @@ class Reporter:
             written = (self.files.json, self.files.markdown, self.files.badge)
             self.certificate_lines = [f"report: {path}" for path in written]
 
+    def _write_details(self) -> str:
+        """Write the tracebacks of the tests that failed to the file of ``--details``; return a line that names it, or ""."""
+        path, failed = self.config.getoption("details"), self.counts.failed()
+        if path is None or not failed:
+            return ""
+        parts = [f"{name}\n{result.reproduce}\n\n{result.details}\n" for name, result in failed.items()]
+        try:
+            with atomic_file(Path(path)) as file:
+                file.write(f"\n{'=' * 100}\n".join(parts).encode())
+        except OSError as error:
+            return f"ERROR: {error}"
+        return f"details: {path}"
+
     def pytest_terminal_summary(self, terminalreporter: Any, exitstatus: int) -> None:
         if self.counts.results:
             terminalreporter.write_sep("=", f"conformance of {self.backend.name}")
-            for line in (*summary.lines(self.counts), *self.certificate_lines):
+            for line in (*summary.lines(self.counts), *filter(None, (self._write_details(),)), *self.certificate_lines):
                 terminalreporter.write_line(line)
             for line in summary.idle_kernels(self.counts):
                 terminalreporter.write_line(f"WARNING: {line}", yellow=True)

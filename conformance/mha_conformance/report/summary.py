@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from textwrap import shorten
 
 from mha_core.shared import ALGEBRA
 
@@ -13,12 +14,11 @@ from .sections import OUTCOMES
 
 
 def lines(counts: Counts) -> Iterator[str]:
-    """Yield the lines: sections, promises that failed, covering designs that were judged in part, greatest errors."""
+    """Yield the lines: sections; if tests failed, promises and causes, else how much was judged, and the greatest errors."""
     yield from _aligned([("section", *OUTCOMES), *section_rows(counts.sections())])
-    for name, count, reproduce in counts.failures():
-        yield f"{name}: {count} {'test' if count == 1 else 'tests'} failed"
-        if reproduce:
-            yield f"    {reproduce}"
+    if counts.failed():
+        yield from _failures(counts)
+        return
     partly = share_rows(counts.records[COVERED], "covering design: pairs judged")
     if len(partly) > 1:
         yield ""
@@ -27,6 +27,28 @@ def lines(counts: Counts) -> Iterator[str]:
     if errors := counts.records[ERRORS]:
         yield ""
         yield from _aligned(error_rows(nested(errors, float), "error / bound"))
+
+
+def _failures(counts: Counts) -> Iterator[str]:
+    """Yield a line for each promise that failed, and two for each cause: its error, and the command that shows it again."""
+    for name, count in counts.failures():
+        yield f"{name}: {_tests(count)} failed"
+    yield ""
+    causes = counts.causes()
+    for group in causes[:MOST_CAUSES]:
+        yield f"{_tests(len(group))}: {shorten(group[0].cause, WIDTH, placeholder=' ...')}"
+        if group[0].reproduce:
+            yield f"    {group[0].reproduce}"
+    if others := causes[MOST_CAUSES:]:
+        yield f"{_tests(sum(map(len, others)))}: {len(others)} more errors"
+
+
+MOST_CAUSES, WIDTH = 20, 200
+"""The most errors that are shown, and the most characters of each."""
+
+
+def _tests(count: int) -> str:
+    return f"{count} test{'s' * (count != 1)}"
 
 
 def idle_kernels(counts: Counts) -> Iterator[str]:

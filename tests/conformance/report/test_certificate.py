@@ -19,9 +19,11 @@ import mha_core
 from mha_conformance.cases.pieces import piece_problems
 from mha_conformance.oracle import tolerance
 from mha_conformance.report.badge import badge
+from mha_conformance.report.counts import Counts, Result
 from mha_conformance.report.evidence import ERRORS, RUNS, Evidence, Records, evidence
 from mha_conformance.report.promises import PROMISES
 from mha_conformance.report.sections import OUTCOMES, SECTIONS, section_named
+from mha_conformance.report.summary import lines
 
 pytestmark = pytest.mark.full
 # kernels of pieces and of attention, pieces, and a promise: every outcome occurs, and no test ends by time
@@ -163,8 +165,12 @@ def test_a_run_that_fails_names_the_promise_and_is_certified_as_failed(tmp_path,
     failed = found["promises"]["0"]["failed"]
     assert failed == sum(counts["failed"] for counts in found["sections"].values()) > 1
     lines = done.stdout.splitlines()
-    at = lines.index(f"promise 0, order of work and accuracy: {failed} tests failed")
-    assert lines[at + 1].strip() in [line for line in lines if line.startswith("mha conform numpy ")], "the first failure"
+    assert f"promise 0, order of work and accuracy: {failed} tests failed" in lines
+    details = (tmp_path / "conform-numpy.txt").read_text(encoding="utf-8")
+    assert "details: conform-numpy.txt" in lines and "Traceback" not in done.stdout and len(lines) < 100
+    assert details.count("mha conform numpy ") == failed and details.count("AssertionError") >= failed
+    at = next(at for at, line in enumerate(lines) if re.match(r"\d tests?: AssertionError: relu", line))
+    assert lines[at + 1].startswith("    mha conform numpy ") and lines[at + 1].strip() in details
     assert "[float32-relu" in lines[at + 1]
     assert found["result"] == "failed"
     worst = found["worst_error_over_bound"]["relu"]["float32"]
@@ -172,6 +178,28 @@ def test_a_run_that_fails_names_the_promise_and_is_certified_as_failed(tmp_path,
     text = (tmp_path / "reports" / "numpy.md").read_text()
     assert "conformance failed" in text and "Promises failed: 0 (order of work and accuracy); Promises held: " in text
     assert any(said in line for line in text.splitlines() if line.startswith("| relu | "))
+
+
+def test_failures_that_differ_only_in_numbers_are_one_row():
+    counts = Counts()
+    causes = ["RuntimeError: There is no Stream(cpu, 1) here.", "x is 1.5e-3; expected nan", "KeyError: 'y'"]
+    for at, cause in enumerate([causes[2], causes[0], causes[1], causes[0].replace("1", "16"), causes[0].replace("1", "2")]):
+        counts.results[f"test_{at}"] = Result("kernels", [at % 2], "failed", f"again {at}", cause)
+    assert [*lines(counts)][2:] == [
+        "promise 0, order of work and accuracy: 3 tests failed",
+        "promise 1, a fully masked row is zero: 2 tests failed",
+        "",
+        "3 tests: RuntimeError: There is no Stream(cpu, 1) here.",
+        "    again 1",
+        "1 test: KeyError: 'y'",
+        "    again 0",
+        "1 test: x is 1.5e-3; expected nan",
+        "    again 2",
+    ]
+    for at in range(30):
+        counts.results[f"other {at}"] = Result("layers", [], "failed", cause="a" * (at + 1))
+    said = [*lines(counts)]
+    assert said[-1] == "13 tests: 13 more errors" and len(said) < 60
 
 
 def test_a_covering_design_is_reported_with_its_pairs_and_its_floor(tmp_path):
