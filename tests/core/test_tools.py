@@ -4,13 +4,12 @@ import difflib
 import re
 import sys
 
-import contract_page
 import pytest
 import shares
 from package_coverage import package
 from package_coverage import shares as coverage_of
 from project import ROOT
-from public_surface import RECORDED, surface
+from public_surface import PAGE, RECORDED, surface, written
 from suite import run
 
 TESTS = """
@@ -86,11 +85,9 @@ def test_the_public_surface_is_as_recorded():
 
 
 def test_the_contract_of_plugins_is_as_its_page_says():
-    page = contract_page.PAGE.read_text(encoding="utf-8")
-    changes = "\n".join(
-        difflib.unified_diff(page.splitlines(), contract_page.written(page).splitlines(), "page", "now", lineterm="", n=1)
-    )
+    page = PAGE.read_text(encoding="utf-8")
+    changes = "\n".join(difflib.unified_diff(page.splitlines(), written(page).splitlines(), "page", "now", lineterm="", n=1))
     assert not changes, (
         f"the contract of plugins changed:\n{changes}\n"
-        "Within a version it only grows: if this is an addition, run `python tests/support/contract_page.py` and commit it."
+        "Within a version it only grows: if this is an addition, run `python tests/support/public_surface.py` and commit it."
     )

@@ -1,10 +1,12 @@
 """The public surface as lines of text: every name of ``__all__``, and the parameters of every function, class and method.
 
-``python tests/support/public_surface.py`` writes it to public_surface.txt; tests/core/test_tools.py checks the file.
+``python tests/support/public_surface.py`` writes it to public_surface.txt, and the contract of plugins, name by name, into
+docs/compatibility.md; tests/core/test_tools.py checks both.
 """
 
 import inspect
 import re
+from dataclasses import MISSING, fields
 from enum import Enum
 from pathlib import Path
 
@@ -13,10 +15,17 @@ import mha_core
 import mha_core.plugin
 import mha_numpy.shared
 import mha_text
+from mha_core.dispatch import hookspecs
+from mha_core.dispatch.contract import FEATURES, STATE_FEATURES, Backend, Collectives, Kernel
+from mha_core.dispatch.registry import GROUP
 
 MODULES = (mha_core, mha_core.plugin, mha_text, mha_conformance.ranks, mha_numpy.shared)
 OURS = {module.__name__.partition(".")[0] for module in MODULES}
 RECORDED = Path(__file__).with_suffix(".txt")
+
+PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
+BEGIN, END = "<!-- the contract: written by tests/support/public_surface.py -->\n\n", "<!-- end of the contract -->\n"
+PLUGIN = "mha_core.plugin."
 
 
 def surface():
@@ -64,5 +73,50 @@ def _parameters(value):
     return re.sub(r" at 0x\w+", "", str(signature.replace(parameters=parameters, return_annotation=bare)))
 
 
+def contract():
+    """Return the contract as Markdown."""
+    hooks = sorted(name for name in vars(hookspecs) if name.startswith("mha_"))
+    parts = [
+        f"Entry points of the group `{GROUP}`. Hooks: {_listed(hooks)}.",
+        _table("record", "required fields", "optional fields", map(_fields, (Backend, Kernel, Collectives))),
+        f"Features that the state of a library may add to any call: {_listed(sorted(STATE_FEATURES))}.",
+        _table("operation", "features", ((f"`{name}`", _listed(sorted(each)) or "none") for name, each in FEATURES.items())),
+        "Names to import, with their parameters and members:",
+        "```text\n" + "\n".join(_names_of_plugins()) + "\n```",
+    ]
+    return "\n\n".join(parts) + "\n\n"
+
+
+def _fields(record):
+    def named(*, required):
+        return _listed(each.name for each in fields(record) if (each.default is each.default_factory is MISSING) is required)
+
+    return f"`{record.__name__}`", named(required=True), named(required=False)
+
+
+def _names_of_plugins():
+    ours = False
+    for line in surface():
+        ours = line.removeprefix("class ").startswith(PLUGIN) if not line.startswith(" ") else ours
+        if ours:
+            yield line.replace(PLUGIN, "")
+
+
+def _listed(names):
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _table(*heading_and_rows):
+    *heading, rows = heading_and_rows
+    return "\n".join(f"| {' | '.join(row)} |" for row in (heading, ["---"] * len(heading), *rows))
+
+
+def written(page):
+    """Return the text of a page with today's contract in it."""
+    before, _, rest = page.partition(BEGIN)
+    return before + BEGIN + contract() + END + rest.partition(END)[2]
+
+
 if __name__ == "__main__":
     RECORDED.write_text("".join(f"{line}\n" for line in surface()), encoding="utf-8")
+    PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

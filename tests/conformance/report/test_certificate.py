@@ -8,7 +8,6 @@ import sys
 import threading
 from datetime import UTC, datetime
 from hashlib import sha256
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from suite import conform, mha_conform, one_line
 import mha_core
 from mha_conformance.cases.pieces import piece_problems
 from mha_conformance.oracle import tolerance
-from mha_conformance.report.badge import badge
 from mha_conformance.report.counts import Counts, Result
 from mha_conformance.report.evidence import ERRORS, RUNS, Evidence, Records, evidence
 from mha_conformance.report.promises import PROMISES
@@ -139,24 +137,6 @@ def test_the_markdown_is_tables_of_the_same_numbers(right):
     assert any(row.startswith("| attention | never (opt-in) | reported_plugin | 0") for row in tables[2])
     held = [number for number, counts in found["promises"].items() if counts["passed"]]
     assert f"Promises held: {', '.join(held)}; Promises not judged: " in text
-
-
-def test_the_badge_is_green_only_for_the_whole_suite(right):
-    _, part = right
-    passed = sum(counts["passed"] for counts in part["sections"].values())
-    whole = {**part, "quick": False, "selection": ""}
-    worse = {"promises": {**part["sections"]["promises"], "failed": 3}}
-    shown = {
-        "#2e7d32": (whole, f"{passed} passed"),
-        "#5d6b7a": (part, f"{passed} passed, quick"),
-        "#b71c1c": ({**whole, "result": "failed", "sections": worse}, "3 failed"),
-    }
-    for colour, (record, words) in shown.items():
-        picture = ElementTree.fromstring(badge(record))
-        texts = [each.text for each in picture.iter("{http://www.w3.org/2000/svg}text")]
-        assert texts == ["mha conform numpy", words] and colour in badge(record)
-        assert float(picture.get("width")) > 6 * len("".join(texts))
-    assert f"{passed} passed, in part" in badge({**whole, "selection": "-k x"})
 
 
 @pytest.mark.parametrize(("behaviour", "ratio", "said"), [("wrong", 1e3, "e+0"), ("nan", None, "NaN or inf")])
