@@ -51,7 +51,12 @@ def _missing(xp: Any) -> Iterator[str]:
     """Yield what a namespace lacks: names, and limits of dtypes."""
     yield from (each for each in NEEDED.split() if not hasattr(xp, each))
     for function, (dtype, names) in LIMITS.items():
-        limits = getattr(xp, function)(getattr(xp, dtype)) if hasattr(xp, function) and hasattr(xp, dtype) else None
+        try:
+            limits = getattr(xp, function)(getattr(xp, dtype)) if hasattr(xp, function) and hasattr(xp, dtype) else None
+        except Exception as error:  # whatever the library raises
+            raise CannotJudge(
+                f"{function}({dtype}) of the namespace raises {type(error).__name__}: {error}; mend it"
+            ) from error
         yield from (f"{function}({dtype}).{name}" for name in names if not hasattr(limits, name))
 
 

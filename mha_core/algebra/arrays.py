@@ -98,7 +98,7 @@ def device_name(x: Array) -> str:
 
 
 def dtype_name(dtype: Any) -> str:
-    """Return the name of a dtype in the array API standard: "float32" for numpy.dtype("float32"), torch.float32 and others."""
+    """Return the name of a dtype in the array API standard: "float32" also for one that its library writes library.float32."""
     return (dtype.__name__ if isinstance(dtype, type) else str(dtype)).rpartition(".")[2]
 
 

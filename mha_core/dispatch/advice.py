@@ -30,15 +30,21 @@ def converted(backend: LoadedBackend, name: str, x: Any) -> str:
 
     ``Backend.advice`` takes precedence.
     """
-    layer = f"layer.to({backend.name!r})"
-    if (line := (backend.record.advice or {}).get("convert")) is not None:
-        return _written(name, lambda x: line.format(x=x), layer=layer)
+    line = _advice(backend, "convert") or f"{_converter(backend, x)}({{x}})"
+    return _written(name, lambda x: line.format(x=x), layer=f"layer.to({backend.name!r})")
+
+
+def _advice(backend: LoadedBackend, what: str) -> str | None:
+    """Return the line that the backend itself gives, if any."""
+    return (backend.record.advice or {}).get(what)
+
+
+def _converter(backend: LoadedBackend, x: Any) -> str:
     of_types = (each.partition(":")[0] for each in backend.record.types if isinstance(each, str))
     modules = [module for path in (*of_types, backend.xp.__name__) for module in _enclosing(path)]
     functions = ["from_dlpack", "asarray"] if hasattr(x, "__dlpack__") else ["asarray"]
     names = (f"{module}.{each}" for each in functions for module in modules if hasattr(sys.modules.get(module), each))
-    function = next(names, f"{backend.xp.__name__}.asarray")
-    return _written(name, lambda x: f"{function}({x})", layer=layer)
+    return next(names, f"{backend.xp.__name__}.asarray")
 
 
 def _enclosing(path: str) -> list[str]:
@@ -53,14 +59,16 @@ def cast(backend: LoadedBackend, name: str, x: Any, dtype: Any) -> str:
     ``Backend.advice`` takes precedence.
     """
     known = dtype_name(dtype)
-    line = (backend.record.advice or {}).get("cast")
-    if line is None and hasattr(x, "astype"):
-        line = "{x}.astype({dtype!r})"
-    elif line is None and hasattr(x, "to"):
-        line = "{x}.to(" + str(dtype) + ")"
-    elif line is None:
-        line = f"{backend.xp.__name__}.astype({{x}}, {backend.xp.__name__}.{{dtype}})"
+    line = _advice(backend, "cast") or _usual_cast(backend, x, dtype)
     return _written(name, lambda x: line.format(x=x, dtype=known), layer=f"layer.to({backend.name!r}, dtype={known!r})")
+
+
+def _usual_cast(backend: LoadedBackend, x: Any, dtype: Any) -> str:
+    if hasattr(x, "astype"):
+        return "{x}.astype({dtype!r})"
+    if hasattr(x, "to"):
+        return "{x}.to(" + str(dtype) + ")"
+    return f"{backend.xp.__name__}.astype({{x}}, {backend.xp.__name__}.{{dtype}})"
 
 
 def _written(name: str, convert: Callable[[str], str], *, layer: str) -> str:

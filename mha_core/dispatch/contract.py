@@ -178,21 +178,21 @@ class Backend:
     It is called once, after ``namespace``, with the functions that every public call passes through. They take a ``Step``, and
     its arguments and options. The compiler should follow a function of the plugin in their place.
     """
-    advice: Mapping[str, str] | None = None
-    """Lines that errors tell the user to write, where the usual ones do not work for this library.
-
-    ``"cast"`` converts an array ``{x}`` to another ``{dtype}``, ``"convert"`` an array ``{x}`` of another library. For MLX:
-    ``{"cast": "{x}.astype(mlx.core.{dtype})"}``.
-    """
-    thread_bound: bool = False
-    """True if an array that is not computed yet can be used only in the thread that made it, as those of MLX.
-
-    Conformance then reads an array, which computes it, before it goes to another thread.
-    """
     version: Callable[[Any], Any] | None = None
     """Returns a value that differs after an array was written to, such as a hash of its bits.
 
     The tape compares it, so that gradients of arrays that have changed raise; without it, a write is not noticed.
+    """
+    advice: Mapping[str, str] | None = None
+    """Lines that errors tell the user to write, where the usual ones do not work for this library.
+
+    ``"cast"`` converts an array ``{x}`` to another ``{dtype}``, ``"convert"`` an array ``{x}`` of another library:
+    ``{"cast": "{x}.astype(mylibrary.{dtype})"}``.
+    """
+    thread_bound: bool = False
+    """True for a lazy library in which an array that is not computed yet can be used only in the thread that made it.
+
+    Conformance then reads an array, which computes it, before it goes to another thread.
     """
 
 

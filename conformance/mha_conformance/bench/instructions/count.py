@@ -144,6 +144,8 @@ def _count(case: str, figures: Mapping[str, Sequence[tuple[int, int]]], folder: 
         return Count(wrong=words, skipped=good is None)
     counted = COUNTED[case]
     nothing = [each for each in figures[f"nothing of {case}"] for _ in range(counted.groups)]  # one for each group of calls
+    if len(nothing) != len(figures[f"calls of {case}"]):
+        raise CannotCount(f"the counts of {case} are not whole: another count wrote to {folder}; end it, and count again")
     groups = zip(nothing, figures[f"calls of {case}"], strict=True)
     once = [[round((after - before) / counted.calls) for before, after in zip(*figures, strict=True)] for figures in groups]
     return Count(*map(median_low, zip(*once, strict=True)))

@@ -1,5 +1,6 @@
 """Instructions that callgrind counts: they repeat, they show a change, and no wrong answer has any."""
 
+import pickle
 import shutil
 import signal
 
@@ -9,6 +10,7 @@ from project import ROOT
 from mha_conformance.bench.instructions import callgrind, count
 from mha_conformance.bench.instructions.cases import COUNTED
 from mha_conformance.bench.instructions.count import CannotCount, counts, functions
+from mha_conformance.bench.instructions.worker import answer_file
 
 pytestmark = pytest.mark.asv
 TINY, ATTENTION, GELU, LINEAR = "tiny call 1x1x8x8", "dispatch of attention", "dispatch of gelu", "dispatch of linear"
@@ -95,6 +97,13 @@ def test_a_library_with_threads_is_counted_in_one_process_others_by_forks(monkey
     figures = counts("numpy", [GELU, LINEAR], [tmp_path], workplace)
     assert all(each.instructions and not each.wrong for each in figures.values())
     assert len({path.name.partition(".")[0] for _, path in callgrind.dumps(workplace)}) == processes
+
+
+def test_counts_that_another_count_mixed_with_are_an_error(tmp_path):
+    (tmp_path / answer_file(TINY)).write_bytes(pickle.dumps((True, None)))
+    figures = {f"nothing of {TINY}": [(1, 1)] * 3, f"calls of {TINY}": [(9, 9)] * 8}
+    with pytest.raises(CannotCount, match="are not whole: another count wrote to"):
+        count._count(TINY, figures, tmp_path)
 
 
 def test_where_callgrind_cannot_run_the_reason_is_given(monkeypatch):
