@@ -132,6 +132,15 @@ def test_a_library_without_devices_has_no_device_named_none(installed):
     assert told.device == "" and str(told).splitlines()[0] == "gelu: algebra (mine, float32)"
 
 
+def test_an_array_that_belongs_to_its_thread_is_computed_when_it_is_made(installed):
+    computed = []
+    installed(backends=[backend(to_numpy=lambda x: computed.append(x) or x.x, thread_bound=True)])
+    found = find("mine", None, ["float32"])
+    computed.clear()
+    made = found.array(np.arange(2))
+    assert len(computed) == 1 and computed[0] is made
+
+
 class Misspelt:
     @hookimpl
     def mha_backend(self):
