@@ -48,7 +48,8 @@ class Counted:
     """Number of such groups of calls, of which the median is used: in one of them glibc may join all blocks that were freed
     before, which takes 50,000 instructions."""
     processes: int = 1
-    """Number of processes; the median is used. Where objects lie in memory changes mere dispatch by 0.2%, rarely by 1%."""
+    """Number of processes, which import the library at other addresses; the median is used. Where objects lie in memory changes
+    mere dispatch by 0.2%, rarely by 5%."""
     tolerance: float = 0.02
     """Greatest relative difference that counts as none."""
 

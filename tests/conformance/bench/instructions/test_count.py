@@ -86,7 +86,7 @@ def test_a_wrong_answer_a_missing_operation_and_a_process_that_dies_have_no_coun
     assert all(each.instructions is each.cycles is None for each in found.values())
 
 
-@pytest.mark.parametrize(("threads", "processes"), [(True, 1), (False, 6)])
+@pytest.mark.parametrize(("threads", "processes"), [(True, 3), (False, 6)])
 def test_a_library_with_threads_is_counted_in_one_process_others_by_forks(monkeypatch, tmp_path, threads, processes):
     library = tmp_path / "threads_of_numpy.py"
     library.write_text("import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n")
