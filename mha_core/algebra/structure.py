@@ -32,9 +32,9 @@ class Structure:
     """The caller's keys that remain; no query may see any other. ``EVERY_KEY`` if the number of queries or keys is not known:
     then no key is dropped or zeroed, and the whole mask is ``rest``."""
     band: Limits = NO_LIMITS
-    """low <= j - i <= high, with the query offset included."""
+    """``low <= j - i <= high``, with the query offset included."""
     key_lengths: Array | None = None
-    """j < key_lengths: integers of the batch shape."""
+    """Query i sees key j if ``j < key_lengths``; integers of the batch shape."""
     packed: tuple[int, ...] | None = None
     """Lengths of sequences laid end to end, the same for queries and keys."""
     array: Array | None = None
