@@ -19,7 +19,6 @@ extensions = [
     "sphinx_copybutton",
     "search_offline",
 ]
-suppress_warnings = ["toc.not_included"]  # for certificates, which pages link to; tests/docs/test_docs.py checks all others
 myst_heading_anchors = 3
 autodoc_typehints = "none"  # docstrings give shapes; types do not
 napoleon_use_param = napoleon_use_rtype = False  # shapes are prose; Sphinx would take each word for a class

@@ -140,5 +140,7 @@ def __getattr__(name: str) -> typing.Never:
     """Say where the names of texts are, which belong to another distribution."""
     message = f"module {__name__!r} has no attribute {name!r}"
     if name in _OF_TEXTS:
-        message += f"; it is mha_text.{name}, of the distribution mha-text: pip install mha-text"
+        from .dispatch import known
+
+        message += f"; it is mha_text.{name}, of the distribution mha-text: {known.install('mha-text')}"
     raise AttributeError(message, name=name, obj=sys.modules[__name__])

@@ -24,7 +24,10 @@ from .measure import limits, measured, verdicts
 from .target import Target, gpu, host
 
 ROOT = Path(__file__).parent.parent.parent
-JUDGED = (("cupy", None, ROOT / "backends" / "mha_cupy" / "certificates"), ("torch", "cuda:0", ROOT / "docs" / "certificates"))
+JUDGED = (
+    ("cupy", None, ROOT / "backends" / "mha_cupy" / "certificates"),
+    ("torch", "cuda:0", ROOT / "backends" / "mha_torch" / "certificates"),
+)
 console = Console(soft_wrap=True, highlight=False)
 
 

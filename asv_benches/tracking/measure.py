@@ -20,7 +20,7 @@ from mha_conformance.bench.machine import processor, versions
 from mha_conformance.bench.rounds import QUICK
 from mha_conformance.bench.worker import Worker
 from mha_conformance.history.results import cells
-from mha_core.cli.backends import report
+from mha_core.cli.probe import report
 
 from .project import MACHINES, Refused, configuration, write_facts
 

@@ -13,6 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 
 import mha_core
 
+from ..dispatch import known
 from .command import command, failing_clearly
 from .tables import printable
 
@@ -54,7 +55,7 @@ class Commands(TyperGroup):
         if cmd_name not in self.commands:
             return None
         if cmd_name not in self._entries:
-            return _unavailable(f"is not installed: pip install {DISTRIBUTIONS[cmd_name]}")
+            return _unavailable(f"is not installed: {known.install(DISTRIBUTIONS[cmd_name])}")
         try:
             return self._entries[cmd_name].load()
         except ImportError as error:

@@ -1,129 +1,128 @@
-"""``mha backends``: list the installed backends, and whether each works."""
+"""``mha backends``: list the backends and whether each works; show one with its kernels; or what computes each feature."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Annotated, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated
 
 import typer
+from rich.console import Console
 from rich.text import Text
 
-from ..dispatch.selection import BackendInfo, backends
+from ..dispatch.context import ALGEBRA
+from ..dispatch.selection import check_name
+from . import matrix, probe
+from .certificates import Certificate, certificates, summary
 from .command import command, failing_clearly
 from .tables import prose_console, table
 
-_COLUMNS = ("backend", "state", "library", "devices", "kernels", "from")
-
-_PROBE = """
-import json, sys, traceback
-from mha_core.dispatch.backend import load
-from mha_core.dispatch.errors import BackendUnavailable
-from mha_core.dispatch.kernels import broken_kernels
-try:
-    record = load(sys.argv[1]).record
-    row = {
-        "libraries": dict(record.versions()) if record.versions else {},
-        "devices": [str(device) for device in record.devices()] if record.devices else [],
-        "broken_kernels": broken_kernels(sys.argv[1]),
-    }
-except BackendUnavailable as error:
-    cause = error.__cause__
-    row = {"reason": f"{type(cause).__name__}: {cause}", "install": error.install}
-    row["traceback"] = "".join(traceback.format_exception(cause))
-print(json.dumps(row))
-"""
-_TIMEOUT = 300  # seconds; the slowest library so far took about ten
+_COLUMNS = ("backend", "state", "library", "devices", "certificate")
+_KERNEL_COLUMNS = ("operation", "kernel", "features", "judged in")
 
 
-def report() -> list[dict[str, Any]]:
-    """Return a record for each registered backend and each broken plugin; the backends are probed in parallel."""
-    with ThreadPoolExecutor() as pool:
-        return list(pool.map(_record, backends()))
-
-
-def show(rows: Iterable[dict[str, Any]], *, traceback: bool) -> None:
-    """Print a table, and below it a line for each problem, with full tracebacks if asked for."""
+def show(rows: Iterable[probe.Record], *, traceback: bool) -> None:
+    """Print a line for each backend, and below them one for each problem, with full tracebacks if asked for."""
     console = prose_console()
-    rows = list(rows)
-    cells = [tuple(map(Text, _cells(row))) for row in rows]  # Text: brackets of an install line are not markup
-    console.print(table(console, _COLUMNS, cells), soft_wrap=False)
+    rows, (shipped, unreadable) = list(rows), certificates()
+    _print(console, _COLUMNS, [(*_cells(row), "\n".join(map(summary, shipped.get(row["name"], ())))) for row in rows])
+    for line in (*(f"{row['name']} ({_owner(row)}): {line}" for row in rows for line in _troubles(row)), *unreadable):
+        console.print(Text(line))
     for row in rows:
-        for line in _troubles(row):
-            console.print(Text(f"{row['name']} ({_owner(row)}): {line}"))
         if traceback and row["traceback"]:
             console.print(Text(row["traceback"]), soft_wrap=True)
     if not traceback and any(row["traceback"] for row in rows):
         console.print(Text("mha backends --traceback shows the full errors", style="dim"))
 
 
-def _record(backend: BackendInfo) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "name": backend.name,
-        "state": backend.state,
-        "reason": backend.reason,
-        "install": "",
-        "distribution": backend.distribution,
-        "version": backend.version,
-        "libraries": {},
-        "devices": [],
-        "kernels": list(backend.kernels),
-        "broken_kernels": {},
-        "traceback": backend.traceback,
-    }
-    if backend.state == "registered":
-        row |= _probe(backend.name)
-        row["state"] = "unavailable" if row["reason"] else "ready"
-    return row
+def show_one(row: probe.Record) -> None:
+    """Print the libraries, devices and certificates of a backend, and its kernels with the features that they take."""
+    console = prose_console()
+    console.print(Text(f"{row['name']} ({_owner(row)}): {row['state']}"))
+    lines = {"libraries": _versions(row["libraries"]), "devices": ", ".join(row["devices"])}
+    shipped = certificates()[0]
+    for each in shipped.get(row["name"], ()):
+        lines[f"certificate for {each['device']}"] = f"{summary(each)}, {each['result']} with {_versions(each['libraries'])}"
+    for what, line in lines.items():
+        if line:
+            console.print(Text(f"{what}: {line}"))
+    kernels = [each for each in matrix.rows(shipped) if each["backend"] == row["name"] and each["computed_by"] != ALGEBRA]
+    if kernels:
+        _print(console, _KERNEL_COLUMNS, [_kernel_cells(each, _owner(row)) for each in kernels])
+    console.print(Text("everything else: the algebra, on any backend"))
+    for line in _troubles(row):
+        console.print(Text(line))
 
 
-def _probe(name: str) -> dict[str, Any]:
-    """Return libraries and devices of a backend, or the error, by loading it in a separate process."""
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", _PROBE, name], capture_output=True, text=True, check=False, timeout=_TIMEOUT
-        )
-    except subprocess.TimeoutExpired:
-        return {"reason": f"its library took more than {_TIMEOUT} seconds to load"}
-    if done.returncode == 0:
-        row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return row
-    lines = done.stderr.strip().splitlines()
-    return {
-        "reason": lines[-1] if lines else f"the process that loads it exited with status {done.returncode}",
-        "traceback": done.stderr,
-    }
+def show_matrix(rows: Sequence[matrix.Row]) -> None:
+    """Print what computes each operation and feature on each backend."""
+    console = prose_console()
+    columns, lines = matrix.cells(rows)
+    _print(console, columns, lines)
+    console.print(
+        Text(f"{matrix.NONE}: the algebra computes it. {', '.join(matrix.DTYPES.values())}: a certificate judged it.")
+    )
 
 
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    libraries = "\n".join(f"{name} {version}" for name, version in row["libraries"].items())
-    return row["name"], row["state"], libraries, ", ".join(row["devices"]), "\n".join(row["kernels"]), _owner(row)
+def _print(console: Console, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    cells = [tuple(map(Text, row)) for row in rows]  # Text: brackets of an install line are not markup
+    console.print(table(console, columns, cells), soft_wrap=False)
 
 
-def _troubles(row: dict[str, Any]) -> Iterator[str]:
+def _cells(row: probe.Record) -> tuple[str, ...]:
+    library = _versions(dict(list(row["libraries"].items())[:1]))  # the others are the helpers of the first
+    return row["name"], row["state"], library, ", ".join(row["devices"])
+
+
+def _kernel_cells(row: matrix.Row, owner: str) -> tuple[str, ...]:
+    judged = " ".join(short for name, short in matrix.DTYPES.items() if name in row["judged"])
+    kernel = row["computed_by"] + (f" from {row['from']}" if row["from"] != owner else "")
+    return row["operation"], kernel, ", ".join(row["features"]), judged
+
+
+def _versions(libraries: dict[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in libraries.items())
+
+
+def _troubles(row: probe.Record) -> Iterator[str]:
     if row["reason"]:
         yield f"{row['state']}: {row['reason']}" + (f"; {row['install']}" if row["install"] else "")
+    elif row["install"]:
+        yield f"{row['state']}: {row['install']}"
     for kernel, reason in row["broken_kernels"].items():
         yield f"kernel {kernel} {reason}"
 
 
-def _owner(row: dict[str, Any]) -> str:
+def _in_short(shipped: Iterable[Certificate]) -> list[Certificate]:
+    return [{name: each[name] for name in ("device", "date", "result", "quick", "selection", "libraries")} for each in shipped]
+
+
+def _owner(row: probe.Record) -> str:
     return f"{row['distribution']} {row['version']}".strip()
 
 
 @command("Example:  mha backends")
 def backends_command(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show this backend and its kernels.")] = None,
     *,
+    as_matrix: Annotated[
+        bool, typer.Option("--matrix", help="Show what computes each operation and feature, and what a certificate judged.")
+    ] = False,
     traceback: Annotated[bool, typer.Option("--traceback", help="Show full tracebacks.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, tracebacks included.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, tracebacks and certificates included.")] = False,
 ) -> None:
-    """List the installed backends, and whether each works."""
+    """List the backends, and whether each works."""
     with failing_clearly():
-        rows = report()
+        name = name and check_name(name)
+        shipped = certificates()[0]
+        if as_matrix:
+            found = [row for row in matrix.rows(shipped) if name in (None, row["backend"])]
+            typer.echo(json.dumps(found, indent=2)) if as_json else show_matrix(found)
+            return
+        rows = probe.report(name)
         if as_json:
-            typer.echo(json.dumps(rows, indent=2))
+            typer.echo(json.dumps([row | {"certificates": _in_short(shipped.get(row["name"], ()))} for row in rows], indent=2))
+        elif name:
+            show_one(rows[0])
         else:
             show(rows, traceback=traceback)

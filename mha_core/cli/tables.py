@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.padding import Padding
@@ -41,24 +41,25 @@ def table(
     console: Console, columns: Sequence[str], rows: Sequence[Row], *, title: str = "", right: bool = False
 ) -> RenderableType:
     """Return a table for the width of the console, or blocks if some word would not fit. ``right``: numbers, to the right."""
-    widths = _least_widths(columns, rows)
-    if sum(width + _BORDERS for width in widths) + 1 > console.width:
+    least = _widths(columns, rows, str.split)
+    spare = console.width - 1 - sum(width + _BORDERS for width in least)
+    if spare < 0:
         return _blocks(columns, rows, title)
+    more = [wished - width for wished, width in zip(_widths(columns, rows, str.splitlines), least, strict=True)]
+    share = min(1.0, spare / sum(more)) if any(more) else 0.0
     grid = Table(title=title or None)
-    for at, (name, width) in enumerate(zip(columns, widths, strict=True)):
-        grid.add_column(name, min_width=width, overflow="fold", justify="right" if right and at else "left")
+    for at, name in enumerate(columns):
+        width = least[at] + int(more[at] * share)
+        grid.add_column(name, width=width, overflow="fold", justify="right" if right and at else "left")
     for row in rows:
         grid.add_row(*row)
     return grid
 
 
-def _least_widths(columns: Sequence[str], rows: Sequence[Row]) -> list[int]:
-    """Return the width of each column in which no word is broken."""
-    return [max(_longest_word(cell) for cell in (name, *(row[at].plain for row in rows))) for at, name in enumerate(columns)]
-
-
-def _longest_word(text: str) -> int:
-    return max(map(len, text.split()), default=0)
+def _widths(columns: Sequence[str], rows: Sequence[Row], split: Callable[[str], list[str]]) -> list[int]:
+    """Return the width of each column in which no part of a cell is broken: no word, or no line."""
+    cells = [[Text(name) for name in columns], *rows]
+    return [max(Text(part).cell_len for row in cells for part in split(row[at].plain) or [""]) for at in range(len(columns))]
 
 
 def _blocks(columns: Sequence[str], rows: Sequence[Row], title: str) -> RenderableType:

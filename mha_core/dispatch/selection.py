@@ -16,6 +16,7 @@ from itertools import chain
 from typing import Any
 
 from ..autodiff.recorded import Recorded
+from . import known as others
 from . import registry as plugins
 from .advice import cast, converted, odd_one
 from .backend import LoadedBackend, load
@@ -98,6 +99,8 @@ def check_name(name: str) -> str:
     if name in known:
         return name
     hint = did_you_mean(name, known)
+    if owner := others.backends().get(name):
+        hint = f"; {owner} brings it: {others.install(owner)}"
     broken = [plugin for plugin in registry().plugins if plugin.error is not None]
     for plugin in sorted(broken, key=lambda plugin: plugin.name != name)[:1]:
         hint += f"; {'its plugin' if plugin.name == name else 'the plugin'} {plugin.owner} is broken: {plugin.error}"

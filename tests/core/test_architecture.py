@@ -38,7 +38,7 @@ DISTRIBUTIONS = {
 }
 """The folder of each distribution of this repository but mha-core."""
 PUBLIC_MODULES = {
-    "mha_core": ("", "plugin", "shared", "distributed", "cli.command", "cli.tables", "cli.backends", "cli.offline"),
+    "mha_core": ("", "plugin", "shared", "distributed", "cli.command", "cli.tables", "cli.probe", "cli.offline"),
     "mha_numpy": ("shared",),
     "mha_text": ("",),
 }

@@ -12,10 +12,10 @@ ARRAY_LIBRARIES = ("numpy", "torch", "cupy", "jax", "dask", "array_api_compat", 
 # each backend is probed once, in a process that takes seconds to import its library, and its record is shown again and again
 _BACKENDS = """
 import contextlib, io, json, os, sys
-import mha_core.cli.backends as command
+from mha_core.cli import probe
 from mha_core.cli.app import app
-rows = command.report()
-command.report = lambda: rows
+rows = probe.report()
+probe.report = lambda name=None: [row for row in rows if name in (None, row["name"])]
 def shown(width, *options):
     os.environ["COLUMNS"] = str(width)
     with contextlib.redirect_stdout(io.StringIO()) as out:

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedCo
 from rich.text import Text
 
 from mha_core import BackendUnavailable
-from mha_core.cli.backends import report
+from mha_core.cli.probe import report
 from mha_core.cli.tables import SafeConsole, table
 from mha_core.shared import check_name, load
 

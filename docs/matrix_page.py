@@ -1,0 +1,77 @@
+"""``python docs/matrix_page.py``: write matrix.md, and the README's table of backends, from the plugins and their certificates.
+
+tests/core/cli/test_matrix.py checks that both are of today's code. The plugins are also those of ``make build/backends/ready``.
+"""
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "build" / "backends"))
+sys.path.append(str(ROOT / "build" / "native"))
+
+from mha_core.cli import certificates, matrix  # noqa: E402
+from mha_core.dispatch import known  # noqa: E402
+from mha_core.dispatch.registry import registry  # noqa: E402
+
+PAGE, README = ROOT / "docs" / "matrix.md", ROOT / "README.md"
+BEGIN, END = "<!-- written by docs/matrix_page.py -->\n\n", "\n<!-- end -->"
+LIBRARIES = {
+    "numpy": ("NumPy", "contained in mha-core"),
+    "torch": ("torch", "`pip install 'mha-core[torch]'`, after mha-core"),
+    "cupy": ("CuPy", "`pip install 'mha-core[cupy]'`, after mha-core"),
+    "jax": ("JAX", ""),
+    "mlx": ("MLX", ""),
+    "dask": ("Dask", ""),
+    "ndonnx": ("ndonnx", ""),
+}
+"""How the field writes the name of each library, and what installs a backend that mha-core contains."""
+
+
+def backends():
+    """Return the table of backends: what installs each, and what judged it."""
+    shipped, lines = (
+        certificates.certificates()[0],
+        ["| array library | install it, in a checkout | certificate of conformance |", "| --- | --- | --- |"],
+    )
+    others = known.backends()
+    for name, (library, contained) in LIBRARIES.items():
+        install = contained or f"`{known.distributions()[others[name]]['install']}`"
+        proof = "<br>".join(_proof(each) for each in shipped.get(name, ())) or "none yet"
+        lines.append(f"| {library} | {install} | {proof} |")
+    return "\n".join(lines) + "\n"
+
+
+def _proof(certificate):
+    passed, failed = (sum(each[outcome] for each in certificate["sections"].values()) for outcome in ("passed", "failed"))
+    versions = ", ".join(f"{name} {version}" for name, version in list(certificate["libraries"].items())[:1])
+    judged = f"{passed:,} tests passed" + (f", {failed:,} failed" if failed else "")
+    return f"{certificates.summary(certificate)}, {certificate['device']}: {judged}, with {versions}"
+
+
+def features():
+    """Return the matrix of operations and features."""
+    found = [row for name in LIBRARIES for row in matrix.rows(certificates.certificates()[0]) if row["backend"] == name]
+    return "\n".join(matrix.markdown(found)) + "\n"
+
+
+def written(page, table):
+    """Return the text of a page with a table in the place between the marks."""
+    before, _, rest = page.partition(BEGIN)
+    return before + BEGIN + table + END + rest.partition(END)[2]
+
+
+def pages():
+    """Return the text of each page as it should be."""
+    return {
+        README: written(README.read_text(encoding="utf-8"), backends()),
+        PAGE: written(PAGE.read_text(encoding="utf-8"), backends() + "\n" + features()),
+    }
+
+
+if __name__ == "__main__":
+    absent = sorted(set(LIBRARIES) - set(registry().backends))
+    if absent:
+        sys.exit(f"no plugin provides {', '.join(absent)}: run make build/backends/ready")
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
