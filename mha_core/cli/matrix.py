@@ -51,7 +51,7 @@ def rows(certificates: Mapping[str, Sequence[Certificate]]) -> list[Row]:
     return found
 
 
-def _newest_by_device(certificates: Sequence[Certificate]) -> list[Certificate | None]:
+def _newest_by_device(certificates: Sequence[Certificate]) -> Sequence[Certificate | None]:
     return list({one["device"]: one for one in reversed(certificates)}.values())[::-1]
 
 

@@ -25,14 +25,12 @@ class BadName(MhaError, ValueError):
     """The name cannot be that of a backend, a module and a distribution."""
 
 
-_STANDINS = {"backend": "arrays", "engine": "pipes"}
-"""The stand-in for a library, in a plugin with a backend and a kernel, or an engine for many processes."""
 _FILES = {
     "backend": {
         "pyproject.toml": "pyproject.toml",
         "README.md": "README.md",
-        "mha_{name}.py": "plugin.py",
-        "mha_{name}_arrays.py": "arrays.py",
+        "mha_{name}/__init__.py": "plugin.py",
+        "mha_{name}/arrays.py": "arrays.py",
         "tests/test_conformance.py": "test_conformance.py",
         "asv.conf.json": "asv.conf.json",
         "benchmarks/__init__.py": "benchmarks.py",
@@ -43,8 +41,8 @@ _FILES = {
     "engine": {
         "pyproject.toml": "pyproject.toml",
         "README.md": "engine_README.md",
-        "mha_{name}.py": "engine.py",
-        "mha_{name}_pipes.py": "pipes.py",
+        "mha_{name}/__init__.py": "engine.py",
+        "mha_{name}/pipes.py": "pipes.py",
         "tests/test_engine.py": "test_engine.py",
         "LICENSE": "LICENSE",
         ".gitignore": "gitignore",
@@ -72,7 +70,7 @@ def write(name: str, directory: Path, kind: str = "backend") -> Path:
 
     Raises BadName and CannotWrite; existing files are never changed.
     """
-    words = {"name": check_name(name, kind), "kind": kind, "standin": _STANDINS[kind]}
+    words = {"name": check_name(name, kind), "kind": kind}
     words["extras"] = 'bench = ["mha-conformance[report]"]\n' if kind == "backend" else ""
     words |= {"distribution": f"mha-{name.replace('_', '-')}", "Array": _class_name(name)}
     root = directory / words["distribution"]

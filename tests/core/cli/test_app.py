@@ -32,9 +32,9 @@ def entries(monkeypatch):
 
 def test_a_command_that_is_not_installed_says_what_to_install(entries):
     entries(backends="mha_core.cli.backends:backends_command")
-    assert "encode      (not installed: pip install mha-text)" in ok("--help")
-    for name, distribution in (("encode", "mha-text"), ("conform", "mha-conformance")):
-        message = f"error: mha {name} is not installed: pip install {distribution}\n"
+    assert "encode      (not installed: pip install './text[cli]'" in ok("--help")
+    for name, folder in (("encode", "text[cli]"), ("conform", "conformance[report]")):
+        message = f"error: mha {name} is not installed: pip install './{folder}', in a checkout of mha-core\n"
         assert fails(1, name, "numpy", "--anything", "4") == message
 
 

@@ -47,10 +47,10 @@ def engine(tmp_path_factory):
 def test_its_files_are_as_listed(distribution):
     root, site = distribution
     files = {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
-    modules = {"mha_test_library.py", "mha_test_library_arrays.py"}
+    modules = {"mha_test_library/__init__.py", "mha_test_library/arrays.py"}
     tracking = {".gitignore", "asv.conf.json", "benchmarks/__init__.py", ".github/workflows/conformance.yml"}
     assert files == {"README.md", "LICENSE", "pyproject.toml", "tests/test_conformance.py", *modules, *tracking}
-    assert {path.name for path in site.glob("*.py")} == modules
+    assert {path.relative_to(site).as_posix() for path in site.rglob("*.py")} == modules
     assert not any(PLACEHOLDER.search((root / path).read_text()) for path in files), "a placeholder was left"
 
 
@@ -94,7 +94,7 @@ def test_its_kernel_is_what_runs_and_is_judged(distribution):
     suite = [*MHA, "conform", NAME, "--quick", "--dtype", "float32", "-k", "test_kernels"]
     said = printed(suite, cwd=site.parent, path=[site])
     assert "attention-dense" not in said and " passed" in said
-    module = site / "mha_test_library.py"
+    module = site / "mha_test_library" / "__init__.py"
     source = module.read_text()
     try:  # the suite finds a fault in the kernel
         module.write_text(source.replace("p.query * p.scale", "p.query * p.scale * 1.01"))
