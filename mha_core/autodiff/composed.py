@@ -82,4 +82,4 @@ def tensordot(xp: Namespace, x: Any, y: Any, *, axes: int | tuple[Sequence[int],
     count = math.prod(x.shape[at] for at in axes_x)
     rows = xp.reshape(xp.permute_dims(x, (*free_x, *axes_x)), (-1, count))
     columns = xp.reshape(xp.permute_dims(y, (*axes_y, *free_y)), (count, -1))
-    return xp.reshape(rows @ columns, (*(x.shape[at] for at in free_x), *(y.shape[at] for at in free_y)))
+    return xp.reshape(xp.matmul(rows, columns), (*(x.shape[at] for at in free_x), *(y.shape[at] for at in free_y)))

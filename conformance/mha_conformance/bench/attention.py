@@ -12,7 +12,7 @@ import numpy as np
 from ..oracle.tolerance import assert_within, exact_attention
 from . import plain_numpy
 from .limits import COPY, MATRIX, Limit
-from .timing import Work, loaded, on
+from .timing import Work, aligned, loaded, on
 
 SEED = 0
 CHECKED = 2**21  # scores; the exact answer and its bound hold about ten float64 arrays of this size
@@ -51,8 +51,9 @@ class Attention:
             rng.standard_normal((self.batch, heads, length, self.head_dim), dtype=np.float32)
             for heads, length in ((self.heads, self.queries), (kv_heads, keys), (kv_heads, keys))
         )
-        query = query * np.float32(self.stretch)
-        return (_bfloat16(query), _bfloat16(key), _bfloat16(value)) if self.dtype == "bfloat16" else (query, key, value)
+        arrays = (query * np.float32(self.stretch), key, value)
+        query, key, value = map(aligned, map(_bfloat16, arrays) if self.dtype == "bfloat16" else arrays)
+        return query, key, value
 
     def small(self) -> Attention:
         """Return a problem of the same kind with at most 64 queries and keys."""
@@ -142,7 +143,7 @@ class Packed:
         """Return query, key and value, each (heads, sum of the lengths, head_dim)."""
         rng = np.random.default_rng(SEED)
         shape = (self.heads, sum(self.lengths), self.head_dim)
-        query, key, value = (rng.standard_normal(shape, dtype=np.float32) for _ in range(3))
+        query, key, value = (aligned(rng.standard_normal(shape, dtype=np.float32)) for _ in range(3))
         return query, key, value
 
     def small(self) -> Packed:

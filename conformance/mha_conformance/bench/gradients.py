@@ -13,7 +13,7 @@ from ..oracle.tolerance import assert_within
 from . import plain_numpy
 from .attention import SEED, Attention
 from .limits import MATRIX, Limit
-from .timing import Work, loaded
+from .timing import Work, aligned, loaded
 
 _HEADS = 2  # of the first and of the last batch element: heads whose gradients are checked
 
@@ -25,7 +25,7 @@ class AttentionStep(Attention):
     def d_out(self) -> np.ndarray:
         """Return the gradient of the result, (batch, heads, queries, head_dim)."""
         shape = self.batch, self.heads, self.queries, self.head_dim
-        return np.random.default_rng(SEED + 1).standard_normal(shape, dtype=np.float32)
+        return aligned(np.random.default_rng(SEED + 1).standard_normal(shape, dtype=np.float32))
 
     @property
     def limit(self) -> Limit:

@@ -12,7 +12,7 @@ from ..oracle.layers import Layers
 from ..oracle.tolerance import UNIT_ROUNDOFF, assert_within
 from . import plain_numpy
 from .limits import MATRIX, Limit
-from .timing import Work, loaded, on
+from .timing import Work, aligned, loaded, on
 
 SEED = 0
 D_MODEL, NUM_HEADS, D_FF = 512, 8, 2048
@@ -32,7 +32,7 @@ class Layer:
         """Return x and the layer on NumPy. No bias is 0 and no norm weight is 1, so that an omitted one changes the answer."""
         rng = np.random.default_rng(SEED)
         x = rng.standard_normal((self.batch, self.length, self.d_model), dtype=np.float32)
-        return x, self.layer(rng)
+        return aligned(x), self.layer(rng).map(aligned)
 
     def layer(self, rng: np.random.Generator) -> Any:
         """Return the layer on NumPy."""

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
     from mha_core.shared import LoadedBackend
 
@@ -54,6 +56,18 @@ def on(backend: LoadedBackend, call: Callable[[], Any], *, wide: bool = False) -
         return backend.to_numpy(backend.xp.astype(x, backend.xp.float32) if wide else x)
 
     return Work(lambda: read(call()), lambda numbers: numbers) if wait is None else Work(call, read, wait)
+
+
+def aligned(numbers: np.ndarray) -> np.ndarray:
+    """Return a copy that begins at a multiple of 64 bytes, as torch's own arrays do.
+
+    Libraries choose the loop of a matrix product by that, and NumPy's arrays begin anywhere: 1% of the instructions.
+    """
+    memory = np.empty(numbers.nbytes + 64, dtype=np.uint8)
+    start = -memory.ctypes.data % 64
+    copy: np.ndarray = memory[start : start + numbers.nbytes].view(numbers.dtype).reshape(numbers.shape)
+    copy[...] = numbers
+    return copy
 
 
 def timed(work: Work, calls: int) -> float:

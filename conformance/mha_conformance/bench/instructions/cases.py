@@ -126,7 +126,7 @@ class FirstUse:
 LENGTHS = (8, 61, 16, 40, 24, 55, 32, 48)
 
 COUNTED: Mapping[str, Counted] = {
-    "import and first use": Counted(FirstUse(), warm=0),
+    "import and first use": Counted(FirstUse(), warm=0, groups=1),
     "attention 4x4x64x32": Counted(Attention(4, 4, 64, 32)),
     "attention 1x2x256x64": Counted(Attention(1, 2, 256, 64)),
     "attention 1x2x256x64, causal": Counted(Attention(1, 2, 256, 64, causal=True)),
