@@ -44,9 +44,9 @@ class Counted:
     """Number of calls before those that are counted. Python 3.11 specialises its bytecode in the first calls."""
     calls: int = 1
     """Number of calls that are counted together."""
-    groups: int = 3
-    """Number of such groups of calls, of which the median is used: in one of them glibc may join all blocks that were freed
-    before, which takes 50,000 instructions."""
+    groups: int = 2
+    """Number of such groups of calls, of which the lower median is used: in one of them glibc may join all blocks that were
+    freed before, which takes 50,000 instructions. One group is enough for ten million."""
     processes: int = 1
     """Number of processes, which import the library at other addresses; the median is used. Where objects lie in memory changes
     mere dispatch by 0.2%, rarely by 5%."""
@@ -130,17 +130,17 @@ COUNTED: Mapping[str, Counted] = {
     "attention 4x4x64x32": Counted(Attention(4, 4, 64, 32)),
     "attention 1x2x256x64": Counted(Attention(1, 2, 256, 64)),
     "attention 1x2x256x64, causal": Counted(Attention(1, 2, 256, 64, causal=True)),
-    "window of 64, 1x2x256x64": Counted(Attention(1, 2, 256, 64, window=64)),
-    "grouped queries 1x8x128x32 of 2 heads, causal": Counted(Attention(1, 8, 128, 32, kv_heads=2, causal=True)),
-    "packed, 8 lengths of 8 to 61, 4 heads x 64": Counted(Packed(LENGTHS, 4, 64)),
+    "window of 64, 1x2x256x64": Counted(Attention(1, 2, 256, 64, window=64), groups=1),
+    "grouped queries 1x8x128x32 of 2 heads, causal": Counted(Attention(1, 8, 128, 32, kv_heads=2, causal=True), groups=1),
+    "packed, 8 lengths of 8 to 61, 4 heads x 64": Counted(Packed(LENGTHS, 4, 64), groups=1),
     "decode 1x8x1x64, 1024 keys": Counted(Attention(1, 8, 1, 64, keys=1024), warm=10, calls=2),
-    "tiny call 1x1x8x8": Counted(Attention(1, 1, 8, 8), warm=100, calls=7, processes=3, tolerance=0.01),
+    "tiny call 1x1x8x8": Counted(Attention(1, 1, 8, 8), warm=100, calls=7, groups=3, processes=3, tolerance=0.01),
     "attention and gradients 1x2x128x64, causal": Counted(AttentionStep(1, 2, 128, 64, causal=True)),
     "multi-head 2x32x128": Counted(MultiHead(2, 32, 128, 8)),
     "encoder layer 2x32x128": Counted(SmallLayer(2, 32, 128)),
-    "text encoder of one layer, 2 real sentences": Counted(OneLayer(), warm=1),
+    "text encoder of one layer, 2 real sentences": Counted(OneLayer(), warm=1, groups=1),
     **{
-        f"dispatch of {operation}": Counted(Dispatch(operation), warm=100, calls=33, processes=3, tolerance=0.006)
+        f"dispatch of {operation}": Counted(Dispatch(operation), warm=100, calls=33, groups=3, processes=3, tolerance=0.006)
         for operation in OPERATIONS
     },
 }
