@@ -12,7 +12,7 @@ REPORT := $(DEV)/bin/mha report asv_benches --output asv_benches/report.html
 NATIVE   := $(if $(shell command -v c++ || command -v g++ || command -v clang++),build/native/ready)
 COMPILED := build/native/ready build/native-asan/ready build/native-tsan/ready
 
-.PHONY: demo test test-all compiled lint docs coverage bench gpu-check clean
+.PHONY: demo test test-all compiled lint docs coverage release-check bench gpu-check clean
 
 demo: $(DEMO)/ready
 	@mkdir -p build
@@ -29,6 +29,8 @@ lint: $(DEV)/ready
 docs: $(DEV)/ready # build/docs/index.html, with the report, unless git lacks all commits that were measured: 3
 	$(REPORT) || [ $$? -eq 3 ]
 	$(DEV)/bin/python -m sphinx --fresh-env --nitpicky --fail-on-warning --keep-going --quiet docs build/docs
+release-check: # build, check and install all distributions; uploads nothing
+	$(PYTHON) tools/release.py $(ARGS)
 coverage: $(DEV)/ready build/backends/ready $(NATIVE) # lines and branches that `make test` runs, by package
 	$(PYTEST) -m "not ($(SLOW))" --cov --cov-report=json:build/coverage.json $(ARGS)
 	$(DEV)/bin/python tests/support/package_coverage.py build/coverage.json
@@ -61,11 +63,11 @@ $(DEV)/ready:  PACKAGES := -e ".[dev]" -e "text[cli,dask]" -e "conformance[repor
 	touch $@
 
 # Distributions that pip installs in folders as users do: build/backends is on pytest's pythonpath, the compiled plugin's tests use their own.
-build/backends/ready: SOURCES := $(addprefix backends/,mha_jax mha_dask mha_ndonnx) tests/third_party/frozen_v1
+build/backends/ready: SOURCES := $(addprefix backends/,mha_jax mha_mlx mha_dask mha_ndonnx) $(addprefix tests/third_party/,frozen_v1 frozen_v1_gradients)
 build/native%ready:   SOURCES := backends/mha_native
 build/native-asan/ready: SETTINGS := -C cmake.define.MHA_SANITIZE=address,undefined
 build/native-tsan/ready: SETTINGS := -C cmake.define.MHA_SANITIZE=thread
-build/backends/ready: $(shell find backends/mha_jax backends/mha_dask backends/mha_ndonnx tests/third_party -type f -not -name '*.pyc')
+build/backends/ready: $(shell find backends/mha_jax backends/mha_mlx backends/mha_dask backends/mha_ndonnx tests/third_party -type f -not -name '*.pyc')
 $(COMPILED): $(shell find backends/mha_native -type f -not -name '*.pyc')
 build/backends/ready $(COMPILED): $(DEV)/ready
 	rm -rf $(@D)

@@ -15,7 +15,7 @@ from mha_core.dispatch import known  # noqa: E402
 from mha_core.dispatch.registry import registry  # noqa: E402
 
 PAGE, README = ROOT / "docs" / "matrix.md", ROOT / "README.md"
-BEGIN, END = "<!-- written by docs/matrix_page.py -->\n\n", "\n<!-- end -->"
+BEGIN, END = "<!-- written by docs/matrix_page.py -->\n", "<!-- end -->"
 LIBRARIES = {
     "numpy": ("NumPy", "contained in mha-core"),
     "torch": ("torch", "`pip install 'mha-core[torch]'`, after mha-core"),
@@ -57,8 +57,11 @@ def features():
 
 def written(page, table):
     """Return the text of a page with a table in the place between the marks."""
-    before, _, rest = page.partition(BEGIN)
-    return before + BEGIN + table + END + rest.partition(END)[2]
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"a page lacks {BEGIN!r} or {END!r}")
+    return f"{before}{BEGIN}\n{table}\n{END}{after}"
 
 
 def pages():

@@ -18,7 +18,6 @@ key is repeated.
 from __future__ import annotations
 
 import math
-from functools import reduce
 
 from .arrays import AnyIndex, Array, DynamicRange, Index, Namespace, bounds, pick, split_axis
 from .blocks import BlockShape, batch_slice_size, block_shape, by_batch_slices, visible_blocks
@@ -46,18 +45,21 @@ def attention_state(problem: AttentionProblem, *, rows: range | None = None, blo
             return by_batch_slices(p, size, attention_state)
     rows = range(p.query.shape[-2]) if rows is None else rows
     num_rows, num_cols = block or block_shape(p, len(rows))
-    states = [_rows_state(p, block_rows, num_cols) for block_rows in pieces(rows, num_rows)]
+    states: list[AttentionState] = []
+    for block_rows in pieces(rows, num_rows):
+        states.append(_rows_state(p.after(*(state.out for state in states[-1:])), block_rows, num_cols))
     return concat_queries(p.xp, states or [_in_input_dtype(p, _no_keys(p, range(0)))])
 
 
 def _rows_state(p: AttentionProblem, rows: range, num_cols: int) -> AttentionState:
     """Merge the states of blocks of keys, and finally the sink, which is one more key whose value is 0."""
     xp = p.xp
-    states = (
-        block_state(p, rows, cols, masked=relation is Relation.SOME) for cols, relation in visible_blocks(p, rows, num_cols)
-    )
-    first = next(states, None)
-    state = _no_keys(p, rows) if first is None else reduce(lambda a, b: merge(xp, a, b), states, first)
+    state = None
+    for cols, relation in visible_blocks(p, rows, num_cols):
+        problem = p if state is None else p.after(state.out)
+        block = block_state(problem, rows, cols, masked=relation is Relation.SOME)
+        state = block if state is None else merge(xp, state, block)
+    state = _no_keys(p, rows) if state is None else state
     if p.sink is not None:
         sink = xp.broadcast_to(upcast(p, p.sink)[:, None], state.lse.shape)
         state = merge(xp, state, AttentionState(xp.zeros_like(state.out), sink))

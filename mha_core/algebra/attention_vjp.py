@@ -65,9 +65,11 @@ def attention_vjp(
     terms = row_terms(p, state, d_out, d_lse)
     sums = _GradientSums(p, wanted, p.query.dtype if dtype is None else dtype)
     num_rows, num_cols = block_shape(p, p.query.shape[-2])
+    block = AttentionGradients()
     for rows in pieces(range(p.query.shape[-2]), num_rows):
         for cols, relation in visible_blocks(p, rows, num_cols):
-            sums.add(rows, cols, block_gradients(p, rows, cols, terms, wanted, masked=relation is Relation.SOME))
+            block = block_gradients(p.after(*block), rows, cols, terms, wanted, masked=relation is Relation.SOME)
+            sums.add(rows, cols, block)
     return sums.gradients(sink_gradient(p, terms) if "sink" in wanted else None)
 
 
@@ -184,13 +186,17 @@ def gradients_by_sequence(
 ) -> AttentionGradients:
     """Return the gradients of packed sequences; ``vjp`` is called once for each run of equal lengths, as ``attention_vjp``."""
 
+    gradients = AttentionGradients()
+
     def of_run(run: Any) -> AttentionGradients:
+        nonlocal gradients
         run_state = AttentionState(run.stacked(state.out), run.stacked_rows(state.lse))
         d_rows = None if d_lse is None else run.stacked_rows(d_lse)
-        gradients = vjp(run.problem, run_state, run.stacked(d_out), d_rows, wanted)
-        return gradients._replace(
+        gradients = vjp(run.problem.after(*gradients), run_state, run.stacked(d_out), d_rows, wanted)
+        gradients = gradients._replace(
             **{name: run.laid_out(x) for name in ("query", "key", "value") if (x := getattr(gradients, name)) is not None}
         )
+        return gradients
 
     return _joined(p, map(of_run, sequences(_with_wide_sink(p))), lambda name: -2)
 
@@ -204,12 +210,17 @@ def _by_batch_slices(
     def is_shared(x: Array) -> bool:
         return x.ndim < ndim or x.shape[0] == 1
 
+    gradients = AttentionGradients()
+
     def of_slice(start: int) -> AttentionGradients:
+        nonlocal gradients
         batch = slice(start, start + size)
         arrays = (x if is_shared(x) else x[batch, ...] for x in (p.query, p.key, p.value))
         slice_state = AttentionState(state.out[batch, ...], state.lse[batch, ...])
         d_rows = None if d_lse is None else d_lse[batch, ...]
-        return attention_vjp(wide.with_arrays(*arrays), slice_state, d_out[batch, ...], d_rows, wanted, dtype=p.compute_dtype)
+        problem = wide.with_arrays(*arrays).after(*gradients)
+        gradients = attention_vjp(problem, slice_state, d_out[batch, ...], d_rows, wanted, dtype=p.compute_dtype)
+        return gradients
 
     wide = _with_wide_sink(p)
     return _joined(p, map(of_slice, range(0, p.batch_shape[0], size)), lambda name: None if is_shared(getattr(p, name)) else 0)

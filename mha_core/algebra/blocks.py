@@ -54,8 +54,8 @@ def by_batch_slices(p: AttentionProblem, size: int, attend: Callable[[AttentionP
     def slice_of(x: Array, start: int) -> Array:
         return x if x.ndim < ndim or x.shape[0] == 1 else x[start : start + size, ...]
 
-    states = [
-        attend(p.with_arrays(*(slice_of(x, start) for x in (p.query, p.key, p.value))))
-        for start in range(0, p.batch_shape[0], size)
-    ]
+    states: list[AttentionState] = []
+    for start in range(0, p.batch_shape[0], size):
+        of_slice = p.with_arrays(*(slice_of(x, start) for x in (p.query, p.key, p.value)))
+        states.append(attend(of_slice.after(*(state.out for state in states[-1:]))))
     return AttentionState(*(p.xp.concat(list(arrays), axis=0) for arrays in zip(*states, strict=True)))

@@ -70,8 +70,8 @@ def by_sequence(p: AttentionProblem, attend: Callable[[AttentionProblem], Attent
     ``attend`` is called once for each run of sequences of one length, with the sequences as batch. If it returns
     None as lse, so does this function.
     """
-    states = []
+    states: list[AttentionState] = []
     for run in sequences(p):
-        out, lse = attend(run.problem)
+        out, lse = attend(run.problem.after(*(state.out for state in states[-1:])))
         states.append(AttentionState(run.laid_out(out), lse if lse is None else run.laid_out(lse[..., None])[..., 0]))
     return concat_queries(p.xp, states)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 from .arrays import AnyIndex, Array, Namespace, broadcast_shapes, compute_dtype, device_of
@@ -102,6 +103,18 @@ class AttentionProblem:
         problem = object.__new__(AttentionProblem)  # takes 0.8 us, dataclasses.replace 4.7: a third of a tiny call
         object.__setattr__(problem, "__dict__", fields)
         return problem
+
+    def after(self, *arrays: Array | None) -> AttentionProblem:
+        """Return the same problem, to be computed once these arrays are; None stands for no array.
+
+        Without it, a lazy library may compute all blocks before it adds any up, and hold them all. The namespace of such a
+        library has a function beyond the array API: ``depends(x, y)`` returns x, and computes it after y. For others, nothing
+        changes.
+        """
+        depends, computed = getattr(self.xp, "depends", None), [x for x in arrays if x is not None]
+        if depends is None or not computed:
+            return self
+        return self.with_arrays(reduce(depends, computed, self.query), self.key, self.value)
 
 
 def check_lengths(p: AttentionProblem, what: str) -> None:

@@ -15,12 +15,16 @@ from mha_conformance import oracle
 from mha_core.dispatch.backend import load
 from mha_core.dispatch.registry import registry
 
-pytestmark = needs.installed("mha_jax", "mha_dask", "mha_frozen_v1", "mha_ndonnx", "jax", "dask")
+pytestmark = needs.installed(
+    *("mha_jax", "mha_mlx", "mha_dask", "mha_frozen_v1", "mha_frozen_v1_gradients", "mha_ndonnx", "jax", "mlx", "dask")
+)
 SOURCES = ROOT / "tests" / "third_party"
 DISTRIBUTIONS = {
     "jax": ("mha-jax", "0.1.0", "backend outline ranks scan"),
+    "mlx": ("mha-mlx", "0.1.0", "namespace"),
     "dask": ("mha-dask", "0.1.0", "attention namespace"),
     "frozen_v1": ("mha-frozen-v1", "1.0.0", "arrays kernels"),
+    "frozen_v1_gradients": ("mha-frozen-v1-gradients", "1.0.0", "arrays attention ranks states threads training"),
     "ndonnx": ("mha-ndonnx", "0.1.0", "arrays text"),
 }
 """Names of plugins: their distribution, its version, and its modules besides the package's own."""
@@ -36,7 +40,6 @@ def test_a_plugin_is_found_by_its_entry_point_with_its_distribution_and_version(
     assert (entry.dist.name, entry.dist.version) == (distribution, version)
     row = next(row for row in mha.backends() if row.name == name)
     assert (row.distribution, row.version, row.state) == (distribution, version, "registered")
-    assert registry().backends[name][0].install == f"pip install {distribution}"
     module = next(plugin.module for plugin in registry().plugins if plugin.name == name)
     assert INSTALLED.as_posix() in module.__file__, "the plugin must be the installed one"
 
@@ -50,27 +53,41 @@ def test_a_wheel_holds_the_plugin_alone(name):
     assert modules == {f"mha_{name}/{module}.py" for module in ("__init__", *DISTRIBUTIONS[name][-1].split())}
 
 
-@pytest.mark.parametrize("name", [pytest.param("mha_jax", marks=pytest.mark.full), "mha_dask", "mha_ndonnx"])
+@pytest.mark.parametrize("name", [pytest.param("mha_jax", marks=pytest.mark.full), "mha_mlx", "mha_dask", "mha_ndonnx"])
 def test_the_python_of_the_plugin_s_readme_runs(name):
     (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "backends" / name / "README.md").read_text("utf-8"), re.DOTALL)
     exec(compile(program, "README.md", "exec"), {})
 
 
-def test_the_jax_backend_takes_fifteen_lines():
-    assert len((ROOT / "backends" / "mha_jax" / "mha_jax" / "backend.py").read_text(encoding="utf-8").splitlines()) <= 15
+@pytest.mark.parametrize(("files", "most"), [("mha_jax/mha_jax/backend.py", 15), ("mha_mlx/mha_mlx/*.py", 120)])
+def test_a_backend_takes_as_many_lines_as_its_page_says(files, most):
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "backends").glob(files)]
+    assert 0 < sum(len(text.splitlines()) for text in texts) <= most
+
+
+@pytest.mark.parametrize("name", ["jax", "mlx", "dask", "ndonnx"])
+def test_a_library_that_is_missing_is_what_its_plugin_says_to_install(name):
+    install = registry().backends[name][0].install
+    assert re.fullmatch(rf"pip install '?{name}\b[^ ]*( onnxruntime)?", install)
 
 
 # imports, each in its own process
 
 
-PLUGINS = {"mha_jax", "mha_dask", "mha_frozen_v1", "mha_ndonnx"}
+PLUGINS = {"mha_jax", "mha_mlx", "mha_dask", "mha_frozen_v1", "mha_frozen_v1_gradients", "mha_ndonnx"}
 """Modules of the plugins, which are imported to list the backends."""
 
 
 def libraries_after(code):
     program = f"import json, sys\n{code}\nprint(json.dumps(sorted(sys.modules)))"
-    later = {*ARRAY_LIBRARIES, "jaxlib", "ndonnx", "onnxruntime", "spox"}
-    later |= {"mha_dask.attention", "mha_frozen_v1.arrays", "mha_ndonnx.arrays"}
+    later = {*ARRAY_LIBRARIES, "jaxlib", "mlx.core", "ndonnx", "onnxruntime", "spox"}
+    later |= {
+        "mha_dask.attention",
+        "mha_frozen_v1.arrays",
+        "mha_frozen_v1_gradients.arrays",
+        "mha_ndonnx.arrays",
+        "mha_mlx.namespace",
+    }
     return set(run(program, INSTALLED)) & (PLUGINS | later)
 
 
@@ -88,16 +105,23 @@ def test_using_a_backend_imports_the_plugin_modules_and_no_other_library(code):
     assert imported - ({"cupy"} if "dask" in code else set()) == PLUGINS | IMPORTED[code]  # dask itself imports CuPy
 
 
-# the plugin that is never edited
+# the plugins that are never edited; test_frozen_gradients.py is about the second
 
 
-def test_the_frozen_plugin_is_not_edited():
+FROZEN = {
+    "frozen_v1": "2513c023f61cd3b8a70aa2a278ac8218340373933d668fcd2081c0c526313442",
+    "frozen_v1_gradients": "3fc1c8faba8b8ed1fa1cda5576d146321ec840173586984529797269d41042d4",
+}
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_a_frozen_plugin_is_not_edited(name):
     digest = hashlib.sha256()
-    for path in sorted((SOURCES / "frozen_v1").rglob("*")):
+    for path in sorted((SOURCES / name).rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:
             digest.update(path.relative_to(SOURCES).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    assert digest.hexdigest() == "2513c023f61cd3b8a70aa2a278ac8218340373933d668fcd2081c0c526313442", (
-        "tests/third_party/frozen_v1 represents plugins that others wrote, so nobody edits it: undo the change, and fix core"
+    assert digest.hexdigest() == FROZEN[name], (
+        f"tests/third_party/{name} represents plugins that others wrote, so nobody edits it: undo the change, and fix core"
     )
 
 

@@ -52,7 +52,7 @@ def mha_backends():
         to_numpy=_to_numpy,
         refuses=_refuses,
         versions=_versions,
-        install="pip install mha-dask",
+        install="pip install 'dask[array]'",
     )
 
 

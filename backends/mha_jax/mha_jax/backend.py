@@ -12,4 +12,4 @@ def _is_jax(x):  # tracers too; a program with a JAX array has imported jax
 
 @hookimpl
 def mha_backends():
-    yield Backend("jax", 1, (_is_jax,), lambda: import_module("jax.numpy"), install="pip install mha-jax")
+    yield Backend("jax", 1, (_is_jax,), lambda: import_module("jax.numpy"), install="pip install jax")

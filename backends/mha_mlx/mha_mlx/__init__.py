@@ -24,6 +24,13 @@ def _to_numpy(array):
     return numpy.array(array)
 
 
+def _value_and_grad(function, arrays):
+    import mlx.core as mx
+
+    (value, others), gradients = mx.value_and_grad(function)(arrays)
+    return value, others, gradients
+
+
 @hookimpl
 def mha_backends():
     yield Backend(
@@ -33,6 +40,7 @@ def mha_backends():
         namespace=lambda: import_module("mha_mlx.namespace"),
         from_numpy=_from_numpy,
         to_numpy=_to_numpy,
+        value_and_grad=_value_and_grad,
         versions=lambda: {"mlx": version("mlx")},
         install="pip install 'mlx[cpu]'",
         advice={"cast": "{x}.astype(mlx.core.{dtype})"},

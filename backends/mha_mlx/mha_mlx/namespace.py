@@ -1,7 +1,9 @@
-"""The array-API namespace of MLX: ``mlx.core``, and what that lacks, spells in another way, or gets wrong."""
+"""The array-API namespace of MLX: ``mlx.core``, and what that lacks, spells in another way, or gets wrong.
+
+``depends``, by which mha-core's blocks are computed one after another, is a function of ``mlx.core`` too.
+"""
 
 import math
-from functools import wraps
 from types import SimpleNamespace
 
 import mlx.core as mx
@@ -13,7 +15,6 @@ def _on_any_device(name):
     """Return a function that accepts ``device=None``: in MLX operations have a device, and arrays have none."""
     function = getattr(mx, name)
 
-    @wraps(function)
     def made(*arguments, device=None, **options):
         return function(*arguments, **options)
 
@@ -35,9 +36,23 @@ def astype(x, dtype, /, *, copy=True, device=None):
     return x.astype(dtype)
 
 
+def _reduction(name, of_nothing):
+    """Return a function that does not reduce an array without elements: MLX 0.32.4 may never return from it."""
+    function = getattr(mx, name)
+
+    def reduced(x, /, *, axis=None, keepdims=False):
+        result = function(x, axis=axis, keepdims=keepdims)  # not computed yet
+        return result if x.size else mx.full(result.shape, of_nothing, result.dtype)
+
+    return reduced
+
+
+any, _sum = _reduction("any", False), _reduction("sum", 0)
+
+
 def sum(x, /, *, axis=None, dtype=None, keepdims=False):
     """Return the sum, in another dtype if there is one."""
-    return mx.sum(x if dtype is None else x.astype(dtype), axis=axis, keepdims=keepdims)
+    return _sum(x if dtype is None else x.astype(dtype), axis=axis, keepdims=keepdims)
 
 
 def exp(x, /):

@@ -54,7 +54,7 @@ def mha_backends():
         to_numpy=lambda array: array.unwrap_numpy(),  # ValueError for an array of a graph, which holds no value
         features=_features,
         versions=_versions,
-        install="pip install mha-ndonnx",
+        install="pip install ndonnx onnxruntime",
     )
 
 
