@@ -35,9 +35,13 @@ def show(rows: Iterable[probe.Record], *, traceback: bool) -> None:
         console.print(Text("mha backends --traceback shows the full errors", style="dim"))
 
 
-def show_one(row: probe.Record) -> None:
-    """Print the libraries, devices and certificates of a backend, and its kernels with the features that they take."""
+def show_one(rows: Sequence[probe.Record]) -> None:
+    """Print the libraries, devices and certificates of a backend, and its kernels with the features that they take.
+
+    Other rows of its name are of kernels that its plugin declares and that are never used.
+    """
     console = prose_console()
+    row = next((row for row in rows if row["state"] != "idle"), rows[0])
     console.print(Text(f"{row['name']} ({_owner(row)}): {row['state']}"))
     lines = {"libraries": _versions(row["libraries"]), "devices": ", ".join(row["devices"])}
     shipped = certificates()[0]
@@ -50,7 +54,7 @@ def show_one(row: probe.Record) -> None:
     if kernels:
         _print(console, _KERNEL_COLUMNS, [_kernel_cells(each, _owner(row)) for each in kernels])
     console.print(Text("everything else: the algebra, on any backend"))
-    for line in _troubles(row):
+    for line in (line for each in rows for line in _troubles(each)):
         console.print(Text(line))
 
 
@@ -123,6 +127,6 @@ def backends_command(
         if as_json:
             typer.echo(json.dumps([row | {"certificates": _in_short(shipped.get(row["name"], ()))} for row in rows], indent=2))
         elif name:
-            show_one(rows[0])
+            show_one(rows)
         else:
             show(rows, traceback=traceback)

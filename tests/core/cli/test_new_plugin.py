@@ -131,7 +131,7 @@ def test_its_history_is_tracked_as_its_readme_says(distribution, tmp_path):
         ("Memory.track_peak", "decode 1x8x1x64, 8192 keys"),
         ("Time.time_call", "decode 1x8x1x64, 8192 keys"),
     }
-    assert all(value and value > 0 for (value,) in values.values())
+    assert all(value and value > 0 for (value,) in values.values()), values
     assert "planted-7f3" in (root / "report.html").read_text(encoding="utf-8")
 
 
