@@ -65,11 +65,11 @@ def attention_vjp(
     terms = row_terms(p, state, d_out, d_lse)
     sums = _GradientSums(p, wanted, p.query.dtype if dtype is None else dtype)
     num_rows, num_cols = block_shape(p, p.query.shape[-2])
-    block = AttentionGradients()
+    computed: list[Array | None] = []
     for rows in pieces(range(p.query.shape[-2]), num_rows):
         for cols, relation in visible_blocks(p, rows, num_cols):
-            block = block_gradients(p.after(*block), rows, cols, terms, wanted, masked=relation is Relation.SOME)
-            sums.add(rows, cols, block)
+            block = block_gradients(p.after(*computed), rows, cols, terms, wanted, masked=relation is Relation.SOME)
+            computed = sums.add(rows, cols, block)
     return sums.gradients(sink_gradient(p, terms) if "sink" in wanted else None)
 
 
@@ -102,15 +102,17 @@ class _GradientSums:
         self.of = {name: BlockSum(p.xp, x.shape) for name, x in arrays.items() if name in wanted}
         self.bias: BiasSum | None = p.bias.sum(p.xp) if p.bias is not None and "bias" in wanted else None
 
-    def add(self, rows: range, cols: range, block: AttentionGradients) -> None:
-        """Add the gradients of one block of queries and keys."""
+    def add(self, rows: range, cols: range, block: AttentionGradients) -> list[Array | None]:
+        """Add the gradients of one block of queries and keys; return the sums that they entered."""
+        entered: list[Array | None] = []
         for name, total in self.of.items():
             d = getattr(block, name)
             index = rows if name == "query" else kept(self.p, cols)
             assert isinstance(index, range)
-            total.add(index, range(d.shape[-1]), d)
+            entered.append(total.add(index, range(d.shape[-1]), d))
         if self.bias is not None and block.bias is not None:
-            self.bias.add(self.p.grid(rows, cols), block.bias)
+            entered.append(self.bias.add(self.p.grid(rows, cols), block.bias))
+        return entered
 
     def gradients(self, sink: Array | None) -> AttentionGradients:
         p = self.p

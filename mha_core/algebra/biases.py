@@ -18,8 +18,11 @@ from .parts import Part, PartOf
 class BiasSum(Protocol):
     """The gradient of a bias's array, summed over blocks of scores."""
 
-    def add(self, grid: Grid, d: Array) -> None:
-        """Add the gradient of a block of scores, (..., H, len(grid.rows), len(grid.cols))."""
+    def add(self, grid: Grid, d: Array) -> Array | None:
+        """Add the gradient of a block of scores, (..., H, len(grid.rows), len(grid.cols)).
+
+        A lazy library computes what this returns, such as the sum so far, before the next block; None is ignored.
+        """
 
     def whole(self, device: Any) -> Array:
         """Return the sum, in the shape and dtype of the array."""
@@ -81,9 +84,9 @@ class _ArraySum:
         self.xp, self.array = xp, array
         self._sum = BlockSum(xp, at_least(xp, array, 2).shape)
 
-    def add(self, grid: Grid, d: Array) -> None:
+    def add(self, grid: Grid, d: Array) -> Array:
         assert isinstance(grid.rows, range) and isinstance(grid.cols, range)
-        self._sum.add(grid.rows, grid.cols, d)
+        return self._sum.add(grid.rows, grid.cols, d)
 
     def whole(self, device: Any) -> Array:
         return self.xp.reshape(self._sum.whole(self.array.dtype, device), self.array.shape)
@@ -173,7 +176,7 @@ class _TableSum:
         self.xp, self.bias = xp, bias
         self._sum: Array | None = None
 
-    def add(self, grid: Grid, d: Array) -> None:
+    def add(self, grid: Grid, d: Array) -> Array:
         """Sum over diagonals, along which the distance is the same, then over the distances of each bucket."""
         assert isinstance(grid.rows, range) and isinstance(grid.cols, range)
         xp = self.xp
@@ -194,6 +197,7 @@ class _TableSum:
         table = xp.matmul(diagonals, xp.astype(buckets == number, d.dtype))  # (..., H, buckets)
         table = xp.matrix_transpose(sum_to(xp, table, tuple(reversed(self.bias.table.shape))))
         self._sum = table if self._sum is None else self._sum + table
+        return self._sum
 
     def whole(self, device: Any) -> Array:
         xp, table = self.xp, self.bias.table

@@ -21,13 +21,14 @@ class BlockSum:
         self.xp, self.shape = xp, tuple(shape)
         self._blocks: dict[tuple[_Interval, _Interval], Array] = {}
 
-    def add(self, rows: range, cols: range, block: Array) -> None:
-        """Add ``block``, which broadcasts from the leading axes of the array, at ``rows`` and ``cols``."""
+    def add(self, rows: range, cols: range, block: Array) -> Array:
+        """Add ``block``, which broadcasts from the leading axes of the array, at ``rows`` and ``cols``; return their sum."""
         at = tuple(
             (0, 1) if size == 1 else (span.start, span.stop) for span, size in zip((rows, cols), self.shape[-2:], strict=True)
         )
         block = sum_to(self.xp, block, (*self.shape[:-2], *(stop - start for start, stop in at)))
         self._blocks[at] = block if at not in self._blocks else self._blocks[at] + block  # type: ignore[index]
+        return self._blocks[at]  # type: ignore[index]
 
     def whole(self, dtype: Any, device: Any) -> Array:
         """Return the array in a dtype."""

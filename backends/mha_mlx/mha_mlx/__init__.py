@@ -1,7 +1,6 @@
 """MLX for mha-core: its arrays are computed when they are read, and belong to the thread that made them."""
 
 from importlib import import_module
-from importlib.metadata import version
 
 from mha_core.plugin import Backend, hookimpl
 
@@ -10,8 +9,8 @@ def _from_numpy(array, device):
     import mlx.core as mx
     import numpy
 
-    name = "bool_" if array.dtype == bool else array.dtype.name
-    return mx.array(numpy.ascontiguousarray(array) if array.ndim else array, getattr(mx, name))
+    dtype = mx.bool_ if array.dtype == bool else getattr(mx, array.dtype.name)
+    return mx.array(numpy.ascontiguousarray(array) if array.ndim else array, dtype)
 
 
 def _to_numpy(array):
@@ -19,9 +18,8 @@ def _to_numpy(array):
     import mlx.core as mx
     import numpy
 
-    if array.dtype == mx.bfloat16:  # which NumPy lacks; each number of it is one of float32
-        return numpy.array(array.astype(mx.float32)).astype(ml_dtypes.bfloat16)
-    return numpy.array(array)
+    half = array.dtype == mx.bfloat16  # which NumPy lacks; each number of it is one of float32
+    return numpy.array(array.astype(mx.float32)).astype(ml_dtypes.bfloat16) if half else numpy.array(array)
 
 
 def _value_and_grad(function, arrays):
@@ -41,7 +39,7 @@ def mha_backends():
         from_numpy=_from_numpy,
         to_numpy=_to_numpy,
         value_and_grad=_value_and_grad,
-        versions=lambda: {"mlx": version("mlx")},
+        versions=lambda: {"mlx": import_module("mlx.core").__version__},
         install="pip install 'mlx[cpu]'",
         advice={"cast": "{x}.astype(mlx.core.{dtype})"},
         thread_bound=True,

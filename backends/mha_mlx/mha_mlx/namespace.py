@@ -1,7 +1,4 @@
-"""The array-API namespace of MLX: ``mlx.core``, and what that lacks, spells in another way, or gets wrong.
-
-``depends``, by which mha-core's blocks are computed one after another, is a function of ``mlx.core`` too.
-"""
+"""The array-API namespace of MLX: ``mlx.core``, and what that lacks, spells in another way, or gets wrong."""
 
 import math
 from types import SimpleNamespace
@@ -21,9 +18,8 @@ def _on_any_device(name):
     return made
 
 
-arange, full, ones, ones_like, zeros, zeros_like = map(
-    _on_any_device, ("arange", "full", "ones", "ones_like", "zeros", "zeros_like")
-)
+for _name in ("arange", "full", "ones", "ones_like", "zeros", "zeros_like"):
+    globals()[_name] = _on_any_device(_name)
 
 
 def asarray(x, /, *, dtype=None, device=None, copy=None):
@@ -36,23 +32,29 @@ def astype(x, dtype, /, *, copy=True, device=None):
     return x.astype(dtype)
 
 
-def _reduction(name, of_nothing):
-    """Return a function that does not reduce an array without elements: MLX 0.32.4 may never return from it."""
-    function = getattr(mx, name)
-
-    def reduced(x, /, *, axis=None, keepdims=False):
-        result = function(x, axis=axis, keepdims=keepdims)  # not computed yet
-        return result if x.size else mx.full(result.shape, of_nothing, result.dtype)
-
-    return reduced
-
-
-any, _sum = _reduction("any", False), _reduction("sum", 0)
+def any(x, /, *, axis=None, keepdims=False):
+    """Return whether any element is true. MLX 0.32.4 may never return from a reduction of an empty array."""
+    result = mx.any(x, axis=axis, keepdims=keepdims)  # not computed yet
+    return result if x.size else mx.zeros(result.shape, mx.bool_)
 
 
 def sum(x, /, *, axis=None, dtype=None, keepdims=False):
-    """Return the sum, in another dtype if there is one."""
-    return _sum(x if dtype is None else x.astype(dtype), axis=axis, keepdims=keepdims)
+    """Return the sum, in another dtype if there is one: of the square root of n parts, because MLX adds up one by one."""
+    x = x if dtype is None else x.astype(dtype)
+    like = mx.sum(x, axis=axis, keepdims=keepdims)  # not computed
+    if not x.size:
+        return mx.zeros(like.shape, like.dtype)
+    axes = [at % x.ndim for at in (range(x.ndim) if axis is None else [axis] if isinstance(axis, int) else axis)]
+    rows = mx.transpose(x, [at for at in range(x.ndim) if at not in axes] + axes).reshape(like.size, -1)
+    size = math.isqrt(rows.shape[1])
+    parts = mx.pad(rows, [(0, 0), (0, -rows.shape[1] % size)]).reshape(like.size, -1, size)
+    return mx.sum(mx.sum(parts, axis=-1), axis=-1).reshape(like.shape)
+
+
+def mean(x, /, *, axis=None, keepdims=False):
+    """Return the mean."""
+    total = sum(x, axis=axis, keepdims=keepdims)
+    return total / (x.size / total.size) if total.size else total
 
 
 def exp(x, /):

@@ -1,4 +1,5 @@
-// The Python module mha_native._native, by the stable interface of CPython 3.11: one binary for all later versions.
+// The Python module mha_native._native, by the stable interface of CPython 3.11: one binary for all later versions,
+// but those with free threads, which have no stable interface before 3.15. CMake defines Py_LIMITED_API.
 //
 //     plan(kind, batch, heads, key_heads, queries, keys, width, value_width, scale, softcap, low, high, team) -> capsule
 //     is_worth_threads(plan) -> bool
@@ -7,9 +8,6 @@
 //
 // An array is an object with the buffer protocol, or (address, kind, shape, strides in numbers). Its shape is compared with
 // the plan's before anything is read; axes of length 1, and missing batch axes, broadcast. None stands for no array.
-#ifndef Py_LIMITED_API  // CMake defines it
-#define Py_LIMITED_API 0x030B0000
-#endif
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -332,5 +330,9 @@ PyModuleDef module = {PyModuleDef_HEAD_INIT, "mha_native._native", nullptr, -1, 
 PyMODINIT_FUNC PyInit__native(void) {
     chosen = level_named("base");  // level.py names another
     start_pool();
-    return PyModule_Create(&module);
+    PyObject* made = PyModule_Create(&module);
+#ifdef Py_GIL_DISABLED
+    if (made) PyUnstable_Module_SetGIL(made, Py_MOD_GIL_NOT_USED);  // calls share the pool alone, which has a lock
+#endif
+    return made;
 }

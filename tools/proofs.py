@@ -1,0 +1,74 @@
+"""Install the wheels of dist in empty environments, and try what they bring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from archives import COMPILED, DIST, WORK, Distribution, built, distributions, output
+
+WITH_LIBRARIES = {"mha-core", "mha-text", "mha-conformance", COMPILED}
+"""The distributions whose libraries are installed too; the others bring backends, which are listed without their libraries."""
+VERSION = """
+import sys, sysconfig
+print(sys.version.split()[0] + "t" * (sysconfig.get_config_var("Py_GIL_DISABLED") or 0))
+"""
+ATTENTION = """
+import numpy as np, mha_core as mha
+x = np.random.default_rng(0).normal(size=(2, 4, 6, 8))
+weights = np.exp(x @ x.swapaxes(-1, -2) / 8**0.5)
+np.testing.assert_allclose(mha.scaled_dot_product_attention(x, x, x), weights / weights.sum(-1, keepdims=True) @ x)
+print("attention equals its formula")
+"""
+PROOFS: list[tuple[list[str], str]] = [
+    (["mha", "--version"], "mha-core"),
+    (["mha", "backends"], "numpy"),
+    (["mha", "explain", "gelu", "x=2x3"], "x 2x3"),
+    (["mha", "explain", "attention", "query=1x2x64x32"], "native"),
+    (["mha", "conform", "numpy", "--quick", "-k", "test_embedding or test_positions"], " passed"),
+    (["mha", "new-plugin", "brook"], "mha-brook"),
+    (["python", "-c", ATTENTION], "attention equals its formula"),
+    (["python", "-c", "import mha_text as mt; print(mt.TextEncoder, mt.__file__)"], "site-packages"),
+]
+"""Commands of an environment, and what they print among other things."""
+
+
+def installs(pythons: list[str]) -> Iterator[str]:
+    """Install the wheels in an empty environment of each Python, and try what they bring."""
+    for python in pythons:
+        try:
+            version = output(python, "-c", VERSION).strip()
+            place = WORK / f"python-{version}"
+            output(python, "-m", "venv", "--clear", place)
+            prove(place, version.endswith("t"))
+            print(f"  Python {version}: everything works", flush=True)
+        except (RuntimeError, ValueError, OSError) as error:
+            yield f"{python}: {error}"
+
+
+def prove(place: Path, free_threaded: bool) -> None:
+    """Install the wheels in an environment, the project's own from dist alone, and run what they bring."""
+    own = [each for each in distributions() if built(each)]
+    if free_threaded:  # the module is compiled for CPython's stable interface, which free-threaded Python lacks
+        own = [each for each in own if each.name != COMPILED]
+    if not own:
+        raise ValueError("dist is empty; run the steps build and wheels first")
+    pip: list[str | Path] = [place / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    output(*pip, *(line for each in own if each.name in WITH_LIBRARIES for line in libraries(each)))
+    output(
+        *pip, "--isolated", "--no-index", "--no-deps", "--find-links", DIST, *(f"{each.name}=={each.version}" for each in own)
+    )
+    for words, expected in PROOFS:
+        if free_threaded and expected == "native":
+            continue
+        said = output(place / "bin" / words[0], *words[1:], cwd=place)
+        if expected not in said:
+            raise ValueError(f"{' '.join(words)} does not print {expected!r}:\n{said}")
+
+
+def libraries(each: Distribution) -> Iterator[str]:
+    """Yield what a distribution requires that is not of this project; of mha-core also for its command."""
+    lines = list(each.toml["project"]["dependencies"])
+    if each.name == "mha-core":
+        lines += each.toml["project"]["optional-dependencies"]["cli"]
+    yield from (line for line in lines if not line.startswith("mha-"))
