@@ -25,5 +25,6 @@ def run_python(*arguments: str, **environment: str) -> Any:
         check=False,
         timeout=TIMEOUT,
     )
-    assert done.returncode == 0, f"a new process failed: python {' '.join(arguments)}\n{done.stderr}"
+    if done.returncode:
+        raise RuntimeError(f"a new process failed: python {' '.join(arguments)}\n{done.stderr}")
     return json.loads(done.stdout.splitlines()[-1])

@@ -26,7 +26,7 @@ from mha_core.shared import atomic_file, device_name, registry
 
 from ..backend import BackendUnderTest, CannotJudge
 from .badge import badge
-from .counts import Counts
+from .counts import ERROR, Counts
 from .evidence import COVERED, ERRORS, REFUSALS, RUNS, nested
 from .promises import PROMISES
 from .sections import FAILED, OUTCOMES, PASSED
@@ -168,10 +168,11 @@ def markdown(record: Mapping[str, Any]) -> str:
 
 
 def _promises(promises: Mapping[str, Mapping[str, Any]]) -> Iterable[str]:
-    """List the promises that failed, those that held, and those that no test judged."""
+    """List the promises that failed, those that held, and those that no test judged, or not all because of other errors."""
     failed = [f"{number} ({counts['promise']})" for number, counts in promises.items() if counts["failed"]]
-    held = [number for number, counts in promises.items() if counts["passed"] and not counts["failed"]]
-    untried = [number for number, counts in promises.items() if not counts["passed"] + counts["failed"]]
+    judged = {number: counts for number, counts in promises.items() if not counts["failed"]}
+    held = [number for number, counts in judged.items() if counts["passed"] and not counts[ERROR]]
+    untried = [number for number in judged if number not in held]
     said = [("Promises failed", failed), ("Promises held", held), ("Promises not judged", untried)]
     return ["; ".join(f"{what}: {', '.join(numbers)}" for what, numbers in said if numbers) + "."]
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import pytest
 
 TO_REPRODUCE = "to reproduce"
+ERROR = "error"
+"""The outcome, for its promises, of a test that failed by another error than that of an assertion."""
 
 
 # user_properties travel with a test's report: pytest-xdist sends them on, and JUnit's XML shows them.
@@ -47,9 +49,14 @@ class Result:
     outcome: str
     reproduce: str = ""
     cause: str = ""
-    """The first line of the error of a test that failed."""
+    """The first line of the error of a test that failed. Only a failed assertion says something about its promises."""
     details: str = ""
     """Its traceback."""
+
+    @property
+    def blames(self) -> bool:
+        """True if an assertion of the test failed, or an error that it expects was not raised; False for any other error."""
+        return self.outcome == FAILED and self.cause.startswith(("AssertionError", "assert ", "Failed: "))
 
 
 @dataclass
@@ -93,21 +100,29 @@ class Counts:
         return {name: _count(result for result in self.results.values() if result.section == name) for name in order}
 
     def promises(self) -> dict[int, dict[str, int]]:
-        """Count outcomes by promise, including promises that no test tried; a test counts for each of its promises."""
-        return {number: _count(result for result in self.results.values() if number in result.promises) for number in PROMISES}
+        """Count outcomes by promise, including promises that no test tried; a test counts for each of its promises.
+
+        A test that raised another error than that of an assertion is counted as "error": it did not judge its promises.
+        """
+        counts = {}
+        for number in PROMISES:
+            mine = [result for result in self.results.values() if number in result.promises]
+            errors = sum(result.outcome == FAILED and not result.blames for result in mine)
+            counted = _count(mine)
+            counts[number] = counted | {FAILED: counted[FAILED] - errors, ERROR: errors}
+        return counts
 
     def failed(self) -> dict[str, Result]:
         """Return the results of the tests that failed, by id."""
         return {name: result for name, result in self.results.items() if result.outcome == FAILED}
 
     def failures(self) -> Iterator[tuple[str, int]]:
-        """Yield each promise that failed, and the number of its failed tests."""
-        failed = self.failed().values()
-        for number, name in PROMISES.items():
-            if mine := sum(number in result.promises for result in failed):
-                yield f"promise {number}, {name}", mine
-        if others := sum(not result.promises for result in failed):
-            yield "no numbered promise", others
+        """Yield each promise that failed, and the number of its failed tests; then how many tests judged no promise."""
+        for number, counts in self.promises().items():
+            if counts[FAILED]:
+                yield f"promise {number}, {PROMISES[number]}", counts[FAILED]
+        if others := sum(not (result.blames and result.promises) for result in self.failed().values()):
+            yield "no promise: another error, or a test of something else", others
 
     def causes(self) -> list[list[Result]]:
         """Return the failed tests in groups that differ in the numbers of their errors only, the largest group first."""
