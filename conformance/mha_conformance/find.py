@@ -68,6 +68,8 @@ def _array(loaded: LoadedBackend, device: str | None, chosen: Any) -> Any:
     except Exception as cause:  # libraries raise whatever they like, for example for a device that does not exist
         what = f"device {device!r} of backend {loaded.name!r} cannot be used"
         advice = "" if device else "; the field from_numpy of its Backend can say how"
+        if loaded.record.from_numpy and not device:
+            advice = "; its from_numpy is called with a NumPy array and a device, which is None for the default one"
         what = what if device else f"backend {loaded.name!r} cannot convert an array from NumPy"
         raise CannotJudge(f"{what}: {type(cause).__name__}: {cause}{advice}") from cause
     kind = f"{type(x).__module__}:{type(x).__qualname__}"

@@ -88,7 +88,10 @@ FAULTS = {
     ),
     "from_numpy raises": (
         backend(from_numpy=lambda x, device: raises("no room")),
-        "backend 'mine' cannot convert an array from NumPy: OSError: no room; the field from_numpy of its Backend can say how",
+        (
+            "backend 'mine' cannot convert an array from NumPy: OSError: no room; its from_numpy is called with a NumPy array "
+            "and a device, which is None for the default one"
+        ),
     ),
     "to_numpy raises": (
         backend(to_numpy=lambda x: raises("stuck")),

@@ -65,7 +65,10 @@ class AttentionProblem(Problem):
     def call(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         arguments, options = (arrays[name] for name in ARGUMENTS), self.settings.make(arrays)
         if self.row["lse"]:
-            return mha.attention_state(*arguments, **options)._asdict()
+            state = mha.attention_state(*arguments, **options)
+            if not isinstance(state, mha.AttentionState):
+                raise TypeError(f"the kernel returned {type(state).__name__}; expected AttentionState(out, lse)")
+            return state._asdict()
         return {"out": mha.scaled_dot_product_attention(*arguments, **options)}
 
     def exact(self, floats: Mapping[str, Floats]) -> dict[str, Floats]:

@@ -38,7 +38,7 @@ def conform(backend: str, options: Mapping[str, Any], *, processes: int | None =
             raise MhaError("--processes needs pytest-xdist: pip install pytest-xdist")
         options = {**options, "-n": processes, "--dist": "worksteal"}
     arguments = ["-p", "mha_conformance.plugin", "--pyargs", "mha_conformance", "--backend", backend]
-    arguments += ["--details", f"conform-{backend}.txt", "--tb=no", "-rN"]
+    arguments += ["--details", f"conform-{backend}.txt", "--tb=short", "-rN"]
     for option, value in options.items():
         given = [x for x in (value if isinstance(value, list) else [value]) if x is not None and x is not False]
         arguments += [word for x in given for word in ([option] if x is True else [option, str(x)])]

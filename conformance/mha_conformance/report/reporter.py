@@ -50,6 +50,8 @@ class Reporter:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        if self.config.getoption("details") is not None:
+            self.config.option.tbstyle = "no"  # the terminal shows no tracebacks: they are in the file
         if self._nothing_judged(exitstatus):
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
         elif self.files is not None:

@@ -146,6 +146,7 @@ def test_a_run_that_fails_names_the_promise_and_is_certified_as_failed(tmp_path,
     assert f"promise 0, order of work and accuracy: {failed} tests failed" in lines
     details = (tmp_path / "conform-numpy.txt").read_text(encoding="utf-8")
     assert "details: conform-numpy.txt" in lines and "Traceback" not in done.stdout and len(lines) < 100
+    assert re.search(r"^.*test_kernels\.py:\d+: in test_", details, re.MULTILINE), "a traceback"
     assert details.count("mha conform numpy ") == failed and details.count("AssertionError") >= failed
     at = next(at for at, line in enumerate(lines) if re.match(r"\d tests?: AssertionError: relu", line))
     assert lines[at + 1].startswith("    mha conform numpy ") and lines[at + 1].strip() in details
