@@ -45,12 +45,14 @@ def table(
     spare = console.width - 1 - sum(width + _BORDERS for width in least)
     if spare < 0:
         return _blocks(columns, rows, title)
-    more = [wished - width for wished, width in zip(_widths(columns, rows, str.splitlines), least, strict=True)]
-    share = min(1.0, spare / sum(more)) if any(more) else 0.0
+    wishes = [natural - width for natural, width in zip(_widths(columns, rows, str.splitlines), least, strict=True)]
+    more = [0] * len(wishes)
+    for at in sorted(range(len(wishes)), key=wishes.__getitem__):  # small wishes first
+        more[at] = min(wishes[at], spare)
+        spare -= more[at]
     grid = Table(title=title or None)
     for at, name in enumerate(columns):
-        width = least[at] + int(more[at] * share)
-        grid.add_column(name, width=width, overflow="fold", justify="right" if right and at else "left")
+        grid.add_column(name, width=least[at] + more[at], overflow="fold", justify="right" if right and at else "left")
     for row in rows:
         grid.add_row(*row)
     return grid

@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "attend.h"
-
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif

@@ -1,5 +1,4 @@
-// The Python module mha_native._native, by the stable interface of CPython 3.11: one binary for all later versions,
-// but those with free threads, which have no stable interface before 3.15. CMake defines Py_LIMITED_API.
+// The Python module mha_native._native, by CPython's stable interface of 3.11, which free threads lack (CMake knows):
 //
 //     plan(kind, batch, heads, key_heads, queries, keys, width, value_width, scale, softcap, low, high, team) -> capsule
 //     is_worth_threads(plan) -> bool
@@ -320,16 +319,14 @@ PyMethodDef methods[] = {
     {"use_level", use_level, METH_O, "Compute with this level of vector instructions, None: the best; return its name."},
     {"exponentials", (PyCFunction)(void (*)(void))exponentials, METH_FASTCALL, "Write 2^x, as the kernel computes it."},
     {"lines", (PyCFunction)(void (*)(void))lines, METH_FASTCALL, "Write GELU, its gradient, or a norm of rows to y."},
-    {nullptr, nullptr, 0, nullptr},
-};
+    {nullptr, nullptr, 0, nullptr}};
 
 PyModuleDef module = {PyModuleDef_HEAD_INIT, "mha_native._native", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};
 
 }  // namespace
 
 PyMODINIT_FUNC PyInit__native(void) {
-    chosen = level_named("base");  // level.py names another
-    start_pool();
+    chosen = level_named("base"), start_pool();  // level.py names another level
     PyObject* made = PyModule_Create(&module);
 #ifdef Py_GIL_DISABLED
     if (made) PyUnstable_Module_SetGIL(made, Py_MOD_GIL_NOT_USED);  // calls share the pool alone, which has a lock

@@ -148,7 +148,7 @@ def test_an_engine_passes_its_own_test_as_its_readme_says(engine):
     assert not any(PLACEHOLDER.search(path.read_text()) for path in root.rglob("*.*") if path.is_file())
     test = [sys.executable, "-m", "pytest", "tests", "-p", "no:cacheprovider"]
     assert "3 passed" in printed(test, cwd=root, path=[site])
-    module = root / "mha_test_library.py"  # pytest imports it from the folder where it runs
+    module = root / "mha_test_library" / "__init__.py"  # pytest imports it from the folder where it runs
     source = module.read_text()
     module.write_text(source.replace("[text] * self.size", "[text[:9]] * self.size"))
     done = processes.run(test, "-k", "2", cwd=root, path=[site])
