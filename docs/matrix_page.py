@@ -1,6 +1,6 @@
 """``python docs/matrix_page.py``: write matrix.md, and the README's table of backends, from the plugins and their certificates.
 
-tests/core/cli/test_matrix.py checks that both are of today's code. The plugins are also those of ``make build/backends/ready``.
+tests/core/cli/test_certificates.py checks that both are up to date. Plugins of ``make build/backends/ready`` are read too.
 """
 
 import sys
@@ -30,11 +30,8 @@ LIBRARIES = {
 
 def backends():
     """Return the table of backends: what installs each, and what judged it."""
-    shipped, lines = (
-        certificates.certificates()[0],
-        ["| array library | install it, in a checkout | certificate of conformance |", "| --- | --- | --- |"],
-    )
-    others = known.backends()
+    lines = ["| array library | install it, in a checkout | certificate of conformance |", "| --- | --- | --- |"]
+    shipped, others = certificates.certificates()[0], known.backends()
     for name, (library, contained) in LIBRARIES.items():
         install = contained or f"`{known.distributions()[others[name]]['install']}`"
         proof = "<br>".join(_proof(each) for each in shipped.get(name, ())) or "none yet"
@@ -51,8 +48,8 @@ def _proof(certificate):
 
 def features():
     """Return the matrix of operations and features."""
-    found = [row for name in LIBRARIES for row in matrix.rows(certificates.certificates()[0]) if row["backend"] == name]
-    return "\n".join(matrix.markdown(found)) + "\n"
+    rows = matrix.rows(certificates.certificates()[0])
+    return "\n".join(matrix.markdown([row for name in LIBRARIES for row in rows if row["backend"] == name])) + "\n"
 
 
 def written(page, table):

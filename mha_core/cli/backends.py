@@ -120,8 +120,8 @@ def backends_command(
         name = name and check_name(name)
         shipped = certificates()[0]
         if as_matrix:
-            found = [row for row in matrix.rows(shipped) if name in (None, row["backend"])]
-            typer.echo(json.dumps(found, indent=2)) if as_json else show_matrix(found)
+            cells = [row for row in matrix.rows(shipped) if name in (None, row["backend"])]
+            typer.echo(json.dumps(cells, indent=2)) if as_json else show_matrix(cells)
             return
         rows = probe.report(name)
         if as_json:

@@ -17,7 +17,7 @@ _NEEDED = {"backend", "date", "device", "result", "quick", "selection", "librari
 
 def certificates() -> tuple[dict[str, list[Certificate]], list[str]]:
     """Return the certificates of each backend, the newest first, and a line for each file that is no certificate."""
-    found: dict[str, list[Certificate]] = {}
+    by_backend: dict[str, list[Certificate]] = {}
     unreadable: list[str] = []
     for plugin in registry().plugins:
         for file in _shipped(plugin):
@@ -29,8 +29,10 @@ def certificates() -> tuple[dict[str, list[Certificate]], list[str]]:
             except (ValueError, AttributeError) as error:
                 unreadable.append(f"{file.name} of {plugin.owner} is no certificate: {error}")
             else:
-                found.setdefault(certificate["backend"], []).append(certificate)
-    return {name: sorted(each, key=lambda one: str(one["date"]), reverse=True) for name, each in found.items()}, unreadable
+                by_backend.setdefault(certificate["backend"], []).append(certificate)
+    for each in by_backend.values():
+        each.sort(key=lambda one: str(one["date"]), reverse=True)
+    return by_backend, unreadable
 
 
 def summary(certificate: Certificate) -> str:

@@ -25,7 +25,7 @@ def rows(certificates: Mapping[str, Sequence[Certificate]]) -> list[Row]:
     ``features`` are those that it takes. ``judged`` is the number of problems that it computed in a certificate's covering
     designs, by dtype; ``judged_under`` the same under each transform of the library, such as ``"gradient"``.
     """
-    installed, found = registry(), []
+    installed, matrix = registry(), []
     for backend in sorted(installed.backends):
         for certificate in _newest_by_device(certificates.get(backend, ())) or [None]:
             counts = _counts(certificate)
@@ -36,7 +36,7 @@ def rows(certificates: Mapping[str, Sequence[Certificate]]) -> list[Row]:
                     computed_by.append((kernel.name, installed.owner(kernel), kernel.handles & (every | STATE_FEATURES)))
                 for name, owner, features in computed_by:
                     judged = counts.get((op, name), {})
-                    found.append(
+                    matrix.append(
                         {
                             "backend": backend,
                             "device": certificate["device"] if certificate else None,
@@ -48,7 +48,7 @@ def rows(certificates: Mapping[str, Sequence[Certificate]]) -> list[Row]:
                             "judged_under": {transform: dtypes for transform, dtypes in judged.items() if transform},
                         }
                     )
-    return found
+    return matrix
 
 
 def _newest_by_device(certificates: Sequence[Certificate]) -> Sequence[Certificate | None]:
@@ -67,18 +67,18 @@ def _counts(certificate: Certificate | None) -> dict[tuple[str, str], dict[str, 
     return counts
 
 
-def cells(found: Sequence[Row]) -> tuple[list[str], list[tuple[str, ...]]]:
+def cells(rows: Sequence[Row]) -> tuple[list[str], list[tuple[str, ...]]]:
     """Return the columns of the matrix, and its lines: an operation, then its features that some kernel takes.
 
     A cell of an operation names its kernels, and the dtypes that a certificate judged. A cell of a feature names the kernels
     that take it; the algebra takes all.
     """
-    columns = list(dict.fromkeys(map(_column, found)))
+    columns = list(dict.fromkeys(map(_column, rows)))
     lines = []
-    for op in dict.fromkeys(row["operation"] for row in found):
-        kernels = [row for row in found if row["operation"] == op and row["computed_by"] != ALGEBRA]
-        judged = [row for row in found if row["operation"] == op and row["judged"]]
-        lines.append((op, *(_operation(name, kernels, judged) for name in columns)))
+    for op in dict.fromkeys(row["operation"] for row in rows):
+        of_op = [row for row in rows if row["operation"] == op]
+        kernels = [row for row in of_op if row["computed_by"] != ALGEBRA]
+        lines.append((op, *(_operation(name, kernels, of_op) for name in columns)))
         for feature in sorted({feature for row in kernels for feature in row["features"]}):
             taken_by = [row for row in kernels if feature in row["features"]]
             lines.append((f"  {feature}", *(_names(name, taken_by) or NONE for name in columns)))
@@ -89,8 +89,8 @@ def _column(row: Row) -> str:
     return row["backend"] if row["device"] in (None, "cpu") else f"{row['backend']} {row['device']}"
 
 
-def _operation(column: str, kernels: Sequence[Row], judged: Sequence[Row]) -> str:
-    dtypes = {name for row in judged if _column(row) == column for name in row["judged"]}
+def _operation(column: str, kernels: Sequence[Row], of_op: Sequence[Row]) -> str:
+    dtypes = {name for row in of_op if _column(row) == column for name in row["judged"]}
     in_short = " ".join(short for name, short in DTYPES.items() if name in dtypes)
     return "\n".join(filter(None, (_names(column, kernels) or ALGEBRA, in_short)))
 
@@ -99,9 +99,9 @@ def _names(column: str, kernels: Sequence[Row]) -> str:
     return ", ".join(row["computed_by"] for row in kernels if _column(row) == column)
 
 
-def markdown(found: Sequence[Row]) -> Iterator[str]:
+def markdown(rows: Sequence[Row]) -> Iterator[str]:
     """Yield the lines of the matrix as a table of Markdown."""
-    columns, lines = cells(found)
+    columns, lines = cells(rows)
     yield f"| {' | '.join(columns)} |"
     yield f"|{' --- |' * len(columns)}"
     for first, *rest in lines:

@@ -36,6 +36,7 @@ CERTIFICATE = {
         "attention by algebra": {"float32": {"problems": 7}, "float64": {"problems": 0}},
         "attention by quick": {"float32": {"problems": 5}},
         "gradient of attention by quick": {"float16": {"problems": 3}},
+        "vmap of attention by quick": {"float32": {"problems": 0}},
         "dropout by algebra": {"bfloat16": {"problems": 2}},
     },
 }
