@@ -9,10 +9,6 @@ from archives import COMPILED, DIST, WORK, Distribution, built, distributions, o
 
 WITH_LIBRARIES = {"mha-core", "mha-text", "mha-conformance", COMPILED}
 """The distributions whose libraries are installed too; the others bring backends, which are listed without their libraries."""
-VERSION = """
-import sys, sysconfig
-print(sys.version.split()[0] + "t" * (sysconfig.get_config_var("Py_GIL_DISABLED") or 0))
-"""
 ATTENTION = """
 import numpy as np, mha_core as mha
 x = np.random.default_rng(0).normal(size=(2, 4, 6, 8))
@@ -33,24 +29,32 @@ PROOFS: list[tuple[list[str], str]] = [
 """Commands of an environment, and what they print among other things."""
 
 
+def version_of(python: str) -> str:
+    """Return the version of a Python, with a t if it is free-threaded."""
+    code = "import sys, sysconfig; print(sys.version.split()[0] + 't' * (sysconfig.get_config_var('Py_GIL_DISABLED') or 0))"
+    return output(python, "-c", code, told=False).strip()
+
+
+def free_threaded(python: str) -> bool:
+    """Return whether a Python has free threads: modules are then compiled for its version alone."""
+    return version_of(python).endswith("t")
+
+
 def installs(pythons: list[str]) -> Iterator[str]:
     """Install the wheels in an empty environment of each Python, and try what they bring."""
     for python in pythons:
         try:
-            version = output(python, "-c", VERSION).strip()
-            place = WORK / f"python-{version}"
+            place = WORK / f"python-{version_of(python)}"
             output(python, "-m", "venv", "--clear", place)
-            prove(place, version.endswith("t"))
-            print(f"  Python {version}: everything works", flush=True)
+            prove(place)
+            print(f"  {place.name}: everything works", flush=True)
         except (RuntimeError, ValueError, OSError) as error:
             yield f"{python}: {error}"
 
 
-def prove(place: Path, free_threaded: bool) -> None:
+def prove(place: Path) -> None:
     """Install the wheels in an environment, the project's own from dist alone, and run what they bring."""
     own = [each for each in distributions() if built(each)]
-    if free_threaded:  # the module is compiled for CPython's stable interface, which free-threaded Python lacks
-        own = [each for each in own if each.name != COMPILED]
     if not own:
         raise ValueError("dist is empty; run the steps build and wheels first")
     pip: list[str | Path] = [place / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
@@ -59,8 +63,6 @@ def prove(place: Path, free_threaded: bool) -> None:
         *pip, "--isolated", "--no-index", "--no-deps", "--find-links", DIST, *(f"{each.name}=={each.version}" for each in own)
     )
     for words, expected in PROOFS:
-        if free_threaded and expected == "native":
-            continue
         said = output(place / "bin" / words[0], *words[1:], cwd=place)
         if expected not in said:
             raise ValueError(f"{' '.join(words)} does not print {expected!r}:\n{said}")

@@ -2,7 +2,7 @@
 
     python tools/release.py                                      # every step
     python tools/release.py --step versions --step changelog     # only these
-    python tools/release.py --step installs --python python3.11 --python python3.14
+    python tools/release.py --step wheels --step installs --python python3.11 --python python3.14t
 
 Each step prints what it checks. The last lines say what is done, what failed, and what is left to a person. The exit code is 1
 if a step failed.
@@ -20,13 +20,14 @@ import time
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
 
 from archives import COMPILED, DIST, ROOT, WORK, built, distributions, in_source, in_wheel, names, output
-from proofs import installs
+from proofs import free_threaded, installs, version_of
 
-TOOLS = ["build", "twine", "wheel", "ziglang", "scikit-build-core", "cmake", "ninja"]
-"""What builds and checks archives; in an environment of its own."""
+COMPILERS = ["wheel", "ziglang", "scikit-build-core", "cmake", "ninja"]
+"""What compiles wheels of other systems."""
 MOST = 10
 """Faults of a step that the last lines repeat."""
 CHECKS = {
@@ -100,11 +101,12 @@ def commands(root: Path = ROOT) -> Iterator[str]:
 
 
 @cache
-def tools() -> Path:
-    """Return the Python of an environment with the tools that build and check archives."""
-    output(sys.executable, "-m", "venv", WORK / "tools")
-    output(WORK / "tools/bin/python", "-m", "pip", "install", "--quiet", "-c", ROOT / "constraints.txt", *TOOLS)
-    return WORK / "tools" / "bin" / "python"
+def tools(*names: str, python: str = sys.executable) -> Path:
+    """Return the Python of an environment with these tools, of the same version as another Python."""
+    place = WORK / f"{names[0]}-{version_of(python)}"
+    output(python, "-m", "venv", place)
+    output(place / "bin" / "python", "-m", "pip", "install", "--quiet", "-c", ROOT / "constraints.txt", *names)
+    return place / "bin" / "python"
 
 
 def build() -> Iterator[str]:
@@ -115,7 +117,7 @@ def build() -> Iterator[str]:
     for each in distributions():
         to, begin = (WORK / "trial" if each.name == COMPILED else DIST), time.monotonic()
         try:
-            output(tools(), "-m", "build", "--outdir", to, each.folder)
+            output(tools("build"), "-m", "build", "--outdir", to, each.folder)
         except RuntimeError as error:
             yield f"{each.name}: {error}"
             continue
@@ -124,16 +126,17 @@ def build() -> Iterator[str]:
             shutil.copy(to / f"{each.stem}.tar.gz", DIST)
 
 
-def wheels() -> Iterator[str]:
-    """Build and inspect the compiled wheels, one for each system."""
+def wheels(pythons: list[str]) -> Iterator[str]:
+    """Build and inspect the compiled wheels of each system: for the stable interface, and for each Python with free threads."""
     program = ROOT / "backends" / "mha_native" / "tools" / "wheels.py"
-    for target in runpy.run_path(str(program))["TARGETS"]:
+    targets = runpy.run_path(str(program))["TARGETS"]
+    for python, target in product([sys.executable, *filter(free_threaded, pythons)], targets):
         begin, folder = time.monotonic(), WORK / "compiled" / target
         shutil.rmtree(folder, ignore_errors=True)
         try:
-            said = output(tools(), program, folder, target)
+            said = output(tools(*COMPILERS, python=python), program, folder, target)
         except RuntimeError as error:
-            yield f"{target}: {error}"
+            yield f"{target}, {python}: {error}"
             continue
         print(f"    {said.strip()}, {time.monotonic() - begin:.0f} s")
         for path in folder.glob("*.whl"):
@@ -144,7 +147,7 @@ def twine() -> Iterator[str]:
     """Check the metadata and the description of everything in dist, as an index will."""
     archives = [path for each in distributions() for path in built(each)]
     try:
-        print(output(tools(), "-m", "twine", "check", "--strict", *archives))
+        print(output(tools("twine"), "-m", "twine", "check", "--strict", *archives))
     except RuntimeError as error:
         yield str(error)
 
@@ -161,19 +164,25 @@ def contents() -> Iterator[str]:
             yield from (f"{path.name}: {fault}" for fault in (in_wheel if path.suffix == ".whl" else in_source)(each, found))
 
 
-STEPS: dict[str, Callable[[], Iterable[str]]] = {
-    step.__name__: step for step in (tree, versions, changelog, certificates, commands, build, wheels, twine, contents)
+STEPS: dict[str, Callable[..., Iterable[str]]] = {
+    step.__name__: step
+    for step in (tree, versions, changelog, certificates, commands, build, wheels, twine, contents, installs)
 }
-"""All steps but the last, by name, in order: each yields what is wrong."""
+"""All steps, by name, in order: each yields what is wrong. Two take the Pythons that are asked for."""
 
 
 def main() -> int:
     """Run the steps; return 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--step", action="append", choices=[*STEPS, "installs"], help="only this step; repeatable")
-    parser.add_argument("--python", action="append", help="install into an environment of this Python; repeatable")
+    parser.add_argument("--step", action="append", choices=list(STEPS), help="only this step; repeatable")
+    parser.add_argument(
+        "--python",
+        action="append",
+        help="install into an environment of this Python, and compile for it if it has no GIL; repeatable",
+    )
     asked = parser.parse_args()
-    steps = STEPS | {"installs": partial(installs, asked.python or [sys.executable])}
+    pythons = asked.python or [sys.executable]
+    steps = STEPS | {step.__name__: partial(step, pythons) for step in (wheels, installs)}
     lines = []
     for name in asked.step or steps:
         print(f"{name}: {CHECKS[name]}", flush=True)

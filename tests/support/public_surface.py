@@ -15,6 +15,7 @@ import mha_core
 import mha_core.plugin
 import mha_numpy.shared
 import mha_text
+from mha_conformance.find import NEEDED
 from mha_core.dispatch import hookspecs
 from mha_core.dispatch.contract import FEATURES, STATE_FEATURES, Backend, Collectives, Kernel
 from mha_core.dispatch.registry import GROUP
@@ -79,6 +80,7 @@ def contract():
     parts = [
         f"Entry points of the group `{GROUP}`. Hooks: {_listed(hooks)}.",
         _table("record", "required fields", "optional fields", map(_fields, (Backend, Kernel, Collectives))),
+        f"Functions and dtypes of a namespace, as in the array API standard of 2024.12: {_listed(NEEDED.split())}.",
         f"Features that the state of a library may add to any call: {_listed(sorted(STATE_FEATURES))}.",
         _table("operation", "features", ((f"`{name}`", _listed(sorted(each)) or "none") for name, each in FEATURES.items())),
         "Names to import, with their parameters and members:",

@@ -229,14 +229,10 @@ PyObject* call(PyObject* const* x, Py_ssize_t count, Py_ssize_t expected, bool (
             return PyErr_Format(PyExc_ValueError, "gradients: expected rows without gaps");
     if (p.distance.data && (p.distance.step[2] != size_of(wide) && p.queries + p.keys > 2))
         return PyErr_Format(PyExc_ValueError, "distance: expected rows without gaps");
-    bool done;
-    if (p.num_batch * p.heads * p.queries * (double)p.keys < 4096) {
-        done = compute(p, *chosen);
-    } else {
-        PyThreadState* state = PyEval_SaveThread();
-        done = compute(p, *chosen);
-        PyEval_RestoreThread(state);
-    }
+    const bool tiny = p.num_batch * p.heads * p.queries * (double)p.keys < 4096;
+    PyThreadState* state = tiny ? nullptr : PyEval_SaveThread();
+    const bool done = compute(p, *chosen);
+    if (state) PyEval_RestoreThread(state);
     if (!done) return PyErr_NoMemory();
     Py_RETURN_NONE;
 }
@@ -326,7 +322,8 @@ PyModuleDef module = {PyModuleDef_HEAD_INIT, "mha_native._native", nullptr, -1, 
 }  // namespace
 
 PyMODINIT_FUNC PyInit__native(void) {
-    chosen = level_named("base"), start_pool();  // level.py names another level
+    chosen = level_named("base");  // level.py names another level
+    start_pool();
     PyObject* made = PyModule_Create(&module);
 #ifdef Py_GIL_DISABLED
     if (made) PyUnstable_Module_SetGIL(made, Py_MOD_GIL_NOT_USED);  // calls share the pool alone, which has a lock
