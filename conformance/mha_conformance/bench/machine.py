@@ -15,6 +15,8 @@ from typing import Any
 FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_tile")
 KERNELS = ("OPENBLAS_", "MKL_", "OMP_", "KMP_", "DNNL_", "ONEDNN_", "NPY_", "VECLIB_")
 NUMBERS = {"family": "cpu family", "number": "model", "stepping": "stepping"}
+NO_CODE = [f":(exclude)*.{kind}" for kind in ("md", "svg", "png", "json")]
+"""Patterns of git for files that measuring writes."""
 LIBRARIES = ("mha-core", "numpy", "torch", "sentence-transformers", "transformers")
 
 
@@ -114,13 +116,11 @@ def source() -> Path:
 
 
 def _commit() -> str:
+    """Return the abbreviated hash of HEAD, with "-dirty" if files other than pages, pictures and results differ from it."""
+    git = ["git", "-C", str(source().parent)]
     try:
-        done = subprocess.run(
-            ["git", "-C", str(source()), "describe", "--always", "--dirty", "--exclude", "*"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        commit = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+        differs = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", ".", *NO_CODE], capture_output=True, check=False)
     except FileNotFoundError:  # git is not installed
         return ""
-    return done.stdout.strip()
+    return commit.stdout.strip() + "-dirty" * (differs.returncode == 1)

@@ -1,7 +1,7 @@
 """The certificate of a run: JSON for programs, and Markdown tables and a badge for a README.
 
-It names everything that the verdict depends on: the backend, its versions, machine and device, and the part of the suite that
-was run. It describes the host only by its architecture and system.
+It names everything that the verdict depends on: the backend, its versions, the commit of a checkout, processor and device, and
+the part of the suite that was run. It has no host name and no path.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from mha_core.plugin import Kernel
 from mha_core.shared import atomic_file, device_name, registry
 
 from ..backend import BackendUnderTest, CannotJudge
+from ..bench.machine import described, processor, versions
 from .badge import badge
 from .counts import ERROR, Counts
 from .evidence import COVERED, ERRORS, REFUSALS, RUNS, nested
@@ -78,7 +79,8 @@ def head(backend: BackendUnderTest, kernels: Iterable[Kernel], selection: str) -
         "mha_core": mha_core.__version__,
         "libraries": dict(record.versions()) if record.versions else {},
         "python": platform.python_version(),
-        "platform": {"machine": platform.machine(), "system": platform.system()},
+        "platform": {"machine": platform.machine(), "system": platform.system(), "processor": described(processor())},
+        "commit": versions().get("commit"),
         "device": device_name(backend.array(np.zeros(1, dtype=np.float32))),
         "dtypes": list(backend.dtypes),
         "seed": backend.seed,
@@ -134,7 +136,8 @@ def markdown(record: Mapping[str, Any]) -> str:
     plugin = record["plugin"]
     owner = f"{plugin['distribution']} {plugin['version']}" if plugin["distribution"] else f"plugin {plugin['name']}"
     how = [f"seed {record['seed']}", *["quick"] * record["quick"], *[f"only {record['selection']}"] * bool(record["selection"])]
-    place = f"{record['platform']['system']} {record['platform']['machine']}, Python {record['python']}"
+    commit = f", commit {record['commit']}" if record["commit"] else ""
+    place = f"{record['platform']['processor']}, Python {record['python']}{commit}"
     sections = {
         name: {outcome: counts[outcome.replace(" ", "_")] for outcome in OUTCOMES}
         for name, counts in record["sections"].items()

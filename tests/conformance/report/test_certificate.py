@@ -15,6 +15,7 @@ from promised import SUITE
 from suite import conform, mha_conform, one_line
 
 import mha_core
+from mha_conformance.bench.machine import described, processor, versions
 from mha_conformance.cases.pieces import piece_problems
 from mha_conformance.oracle import tolerance
 from mha_conformance.report.evidence import ERRORS, RUNS, Evidence, Records, evidence
@@ -82,7 +83,9 @@ def test_the_certificate_names_all_that_the_verdict_depends_on(right):
     assert found["mha_core"] == mha_core.__version__
     assert found["libraries"] == {"numpy": np.__version__}
     assert found["python"] == platform.python_version()
+    assert found["platform"].pop("processor") == described(processor())
     assert found["platform"] == {"machine": platform.machine(), "system": platform.system()}
+    assert found["commit"] == versions().get("commit"), "None outside a checkout"
     assert (found["device"], found["dtypes"], found["seed"], found["quick"]) == ("cpu", ["float32"], 0, True)
     assert found["selection"] == f"-k '{SELECTION}'"
     assert abs(datetime.now(UTC) - datetime.fromisoformat(found["date"])).total_seconds() < 600
@@ -123,7 +126,7 @@ def test_the_markdown_is_tables_of_the_same_numbers(right):
     with open(markdown_file, encoding="utf-8") as file:
         text = file.read()
     assert text.startswith("**numpy: conformance passed, a part of the suite** (")
-    assert f"numpy {np.__version__} on device cpu" in text
+    assert f"numpy {np.__version__} on device cpu; {described(processor())}, Python {platform.python_version()}" in text
     tables = [part.splitlines() for part in text.split("\n\n") if part.startswith("|")]
     assert [rows[0].split(" | ")[0] for rows in tables] == ["| section", "| worst error / bound", "| kernel of"]
     for rows in tables:
