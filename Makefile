@@ -12,7 +12,7 @@ REPORT := $(DEV)/bin/mha report asv_benches --output asv_benches/report.html
 NATIVE   := $(if $(shell command -v c++ || command -v g++ || command -v clang++),build/native/ready)
 COMPILED := build/native/ready build/native-asan/ready build/native-tsan/ready
 
-.PHONY: demo test test-all compiled lint docs coverage release-check bench gpu-check clean
+.PHONY: demo test test-all compiled lint docs coverage release-check bench pages gpu-check clean
 
 demo: $(DEMO)/ready
 	@mkdir -p build
@@ -50,6 +50,7 @@ bench: bench-measure # this commit on every backend that is ready
 	$(REPORT)
 bench-report: $(DEV)/ready
 	$(REPORT) $(ARGS)
+pages: build/backends/ready build/native/ready bench-figures # every page of figures, on a machine that does nothing else
 gpu-check: bench-gpu # certificates, docs/gpu.md and asv's results of a CUDA card
 	$(BENCH) tracking measure --backend cupy --backend torch
 

@@ -18,8 +18,8 @@ PAGE, README = ROOT / "docs" / "matrix.md", ROOT / "README.md"
 BEGIN, END = "<!-- written by docs/matrix_page.py -->\n", "<!-- end -->"
 LIBRARIES = {
     "numpy": ("NumPy", "contained in mha-core"),
-    "torch": ("torch", "`pip install 'mha-core[torch]'`, after mha-core"),
-    "cupy": ("CuPy", "`pip install 'mha-core[cupy]'`, after mha-core"),
+    "torch": ("torch", "`pip install -e '.[torch]'`"),
+    "cupy": ("CuPy", "`pip install -e '.[cupy]'`"),
     "jax": ("JAX", ""),
     "mlx": ("MLX", ""),
     "dask": ("Dask", ""),
@@ -30,7 +30,7 @@ LIBRARIES = {
 
 def backends():
     """Return the table of backends: what installs each, and what judged it."""
-    lines = ["| array library | install it, in a checkout | certificate of conformance |", "| --- | --- | --- |"]
+    lines = ["| array library | install it, in a checkout with mha-core | certificate of conformance |", "| --- | --- | --- |"]
     shipped, others = certificates.certificates()[0], known.backends()
     for name, (library, contained) in LIBRARIES.items():
         install = contained or f"`{known.distributions()[others[name]]['install']}`"

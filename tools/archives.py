@@ -15,7 +15,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 DIST, WORK = ROOT / "dist", ROOT / "build" / "release"
-COMPILED, MODULE = "mha-native", "mha_native/_native.abi3"
+COMPILED, MODULES = "mha-native", {"mha_native/_native.abi3.so", "mha_native/_native.so"}  # the second for free threads
 NEEDED = {
     "mha-core": [
         "mha_core/dispatch/known.toml",
@@ -23,7 +23,6 @@ NEEDED = {
         "mha_numpy/certificates/",
         "mha_torch/certificates/",
     ],
-    COMPILED: [MODULE],
 }
 """Files and folders that a wheel must have, whatever the checkout has; a name may be the beginning of one."""
 
@@ -108,7 +107,11 @@ def in_wheel(each: Distribution, found: set[str]) -> Iterator[str]:
         needed.add(f"{each.packages[0].name}/py.typed")
     yield from (f"{name} is missing" for name in sorted(tracked - found))
     yield from (f"{name} is missing" for name in sorted(needed) if not any(path.startswith(name) for path in found))
-    known = tracked | {name for name in found if name.startswith((info, MODULE))}
+    known = tracked | {name for name in found if name.startswith(info)}
+    if each.name == COMPILED:
+        known |= MODULES
+        if len(found & MODULES) != 1:
+            yield f"{' or '.join(sorted(MODULES))} is missing"
     yield from (f"{name} is no file of a package that git tracks" for name in sorted(found - known))
 
 

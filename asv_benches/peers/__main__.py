@@ -19,6 +19,7 @@ from mha_conformance.bench.machine import source
 from mha_conformance.bench.rounds import QUICK, Effort
 from mha_conformance.bench.worker import WorkerFailed
 
+from . import summary
 from .cases import BACKENDS, CASES, KNOWN, MissingPeer, check_installed
 from .measure import Row, measured
 from .report import draw, read, reading, record, table
@@ -38,6 +39,9 @@ def main(
     ] = Effort().processes,
     quick: Annotated[bool, typer.Option(help="Three rounds in one process: shows that everything runs, not how fast.")] = False,
     report: Annotated[Path | None, typer.Option(metavar="STEM", help="Write STEM.md, STEM.svg and STEM.json.")] = None,
+    readme: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the main lines into the table of this page.")
+    ] = None,
     again: Annotated[
         Path | None, typer.Option("--from", metavar="FILE", help="Write the page of this FILE.json again; nothing is measured.")
     ] = None,
@@ -68,6 +72,8 @@ def main(
     console.print(*reading(rates), sep="\n", highlight=False)
     if report is not None:
         draw(report, rows, record(rows, rates, _command(case or [], backend or [], effort)))
+        if readme is not None:
+            summary.write(readme, *read(report.with_suffix(".json")))
     for row in rows:
         if row.wrong:
             log.print(f"[red]{escape(row.case)}, {row.backend}:[/red]", escape(row.wrong))

@@ -1,0 +1,56 @@
+"""The README's table of speed: a few lines of the page of all cases, between two marks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import reports
+from mha_conformance.bench.machine import described
+
+from .measure import Row
+
+BEGIN, END = "<!-- written by make bench-peers -->", "<!-- end of speed -->"
+COLUMNS = {"numpy": "NumPy", "torch": "torch", "numpy+native": "NumPy, mha-native", "torch+native": "torch, mha-native"}
+LINES: Mapping[str, tuple[str, ...]] = {
+    "torch's fused attention, 128 to 8192 tokens": ("attention 8x8x", "attention 1x8x", "attention 32x12x128x32"),
+    "the same with gradients": ("attention and gradients",),
+    "torch's fused attention, one query and 8192 keys": ("decode 1x8x1x64",),
+    "torch's fast path, encoder layer of 8 x 512 tokens": ("encoder layer 8x512x512",),
+    "a training step of torch's encoder layer": ("encoder layer, training",),
+    "sentence-transformers, real sentences": ("text encoder",),
+}
+"""What each line compares with, and how the names of its cases begin; a name that is given whole is that case alone."""
+
+
+def table(rows: Sequence[Row], results: Mapping[str, Any]) -> str:
+    """Return the table as Markdown, with what its figures depend on; a range where a line has several cases."""
+    names = {row.case for row in rows}
+    lines = []
+    for label, words in LINES.items():
+        cases = {name for name in names for word in words if (name == word if word in names else name.startswith(word))}
+        lines.append((label, *(_range(rows, cases, backend) for backend in COLUMNS)))
+    origin = f"{results['date']}, {described(results['machine'])}; commit {results['versions']['commit']}"
+    heading = "Our time divided by the other library's, in float32; below 1 is faster. Measured on"
+    return f"{heading} {origin}.\n\n{reports.table(('compared with', *COLUMNS.values()), lines, left=1)}"
+
+
+def _range(rows: Sequence[Row], cases: set[str], backend: str) -> str:
+    ratios = [row.ratio.median for row in rows if row.case in cases and row.backend == backend and row.ratio]
+    ends = dict.fromkeys(f"{end(ratios):.2f}" for end in (min, max) if ratios)
+    return " to ".join(ends)
+
+
+def written(page: str, text: str) -> str:
+    """Return a page with a text in the place between the marks. Raises ValueError if it has no such place."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"the page lacks {BEGIN} or {END}")
+    return f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"
+
+
+def write(page: Path, rows: Sequence[Row], results: Mapping[str, Any]) -> None:
+    """Write the table into a page."""
+    page.write_text(written(page.read_text(encoding="utf-8"), table(rows, results)), encoding="utf-8")

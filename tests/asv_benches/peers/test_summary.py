@@ -1,0 +1,46 @@
+"""The README's table of speed: which cases a line has, and where it is written."""
+
+import pytest
+from project import ROOT
+
+from mha_conformance.bench.rounds import Ratio
+from peers import summary
+from peers.measure import Row
+from peers.report import read
+
+pytestmark = pytest.mark.asv
+
+RESULTS = {"date": "2026-01-31", "machine": {"model": "Some CPU", "family": 26}, "versions": {"commit": "0123abc"}}
+
+
+def row(case, backend, ratio):
+    return Row(case, "peer", backend, None, Ratio(ratio, ratio, ratio), 1.0, 1.0)
+
+
+def test_a_line_has_the_range_of_its_cases_and_a_column_for_each_backend():
+    rows = [
+        row("attention 8x8x512x64", "numpy", 0.5),
+        row("attention 1x8x2048x64, causal", "numpy", 0.75),
+        row("attention and gradients 8x8x512x64", "numpy", 1.25),
+        row("attention 8x8x512x64", "torch+native", 0.3),
+        row("text encoder", "torch", 0.4),
+        row("text encoder, 5120 texts", "torch", 0.9),
+    ]
+    lines = summary.table(rows, RESULTS).splitlines()
+    assert lines[0].endswith("Measured on 2026-01-31, Some CPU, family 26; commit 0123abc.")
+    cells = {line.split(" | ")[0].removeprefix("| "): line.removesuffix(" |").split(" | ")[1:] for line in lines[4:]}
+    assert cells["torch's fused attention, 128 to 8192 tokens"] == ["0.50 to 0.75", "", "", "0.30"]
+    assert cells["the same with gradients"] == ["1.25", "", "", ""]
+    assert cells["sentence-transformers, real sentences"] == ["", "0.40", "", ""], "one case is named whole"
+
+
+def test_a_table_is_written_between_its_marks_and_nowhere_else():
+    page = f"before\n{summary.BEGIN}\n\nold\n\n{summary.END}\nafter\n"
+    assert summary.written(page, "new") == page.replace("old", "new")
+    with pytest.raises(ValueError, match="the page lacks"):
+        summary.written("before\n", "new")
+
+
+def test_the_readme_has_the_table_of_the_committed_results():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert summary.written(readme, summary.table(*read(ROOT / "docs" / "peers.json"))) == readme

@@ -1,0 +1,57 @@
+"""Pages of figures: what measures each anew, and that none is old."""
+
+import os
+import re
+
+import pytest
+from project import ROOT
+
+import figures
+from tracking.project import changed_code
+
+OLD = 60
+"""Greatest number of commits that changed code since a page was measured."""
+BACKENDS = ["numpy", "torch", "jax", "mlx", "dask", "ndonnx"]
+FIGURES = ["docs/peers.md", "docs/ranks.md", "docs/corpora-measured.md", "docs/mutants.md", "README.md"]
+"""Pages that state the commit of their figures."""
+
+
+@pytest.mark.parametrize("page", [*FIGURES, *(f"{figures.shipped(name).relative_to(ROOT)}/{name}.md" for name in BACKENDS)])
+def test_a_page_of_figures_states_its_commit_which_is_not_old(page):
+    """``make pages`` measures all anew."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    (stated,) = set(re.findall(r"commit ([0-9a-f]{7,}(?:-dirty)?)\b", text))
+    assert not stated.endswith("-dirty"), "it was measured with changes that no commit has"
+    history = changed_code(stated)
+    assert changed_code()[: len(history)] == history, f"{stated} is not on this branch"
+    assert len(changed_code()) - len(history) <= OLD
+
+
+def test_every_step_writes_into_the_pages_that_are_committed():
+    steps = figures.steps(BACKENDS)
+    words = {name: " ".join(command) for name, command in steps.items()}
+    assert [name for name in steps if name.startswith("certificate")] == [f"certificate of {name}" for name in BACKENDS]
+    assert f"--report {ROOT / 'backends/mha_numpy/certificates'}" in words["certificate of numpy"]
+    assert f"--report {ROOT / 'backends/mha_jax/mha_jax/certificates'} --part" in words["certificate of jax"]
+    assert f"--readme {ROOT / 'README.md'}" in words["peers"]
+    for name in ("peers", "ranks", "corpora"):
+        stem = re.search(r"--report (\S+)", words[name])[1]
+        assert stem.removeprefix(f"{ROOT}/") + ".md" in FIGURES
+
+
+def test_steps_run_in_order_and_a_failure_is_named_at_the_end(monkeypatch, capfd):
+    run = {"first": ["false"], "second": ["echo", "second ran"], "other": ["echo", "other ran"]}
+    monkeypatch.setattr(figures, "ready", lambda environment: ["numpy"])
+    monkeypatch.setattr(figures, "steps", lambda backends: run)
+    with pytest.raises(figures.typer.Exit) as ended:
+        figures.main(step=["first", "second"])
+    out, log = capfd.readouterr()
+    assert ended.value.exit_code == 1
+    assert out == "second ran\n"
+    assert "first: failed after 0.0 minutes" in log and log.rstrip().endswith("failed: first")
+
+
+def test_the_backends_of_this_repository_that_can_compute_are_certified():
+    found = figures.ready(os.environ | {"PYTHONPATH": os.pathsep.join(map(str, figures.PATH))})
+    assert {"numpy", "torch", "jax", "mlx", "dask", "ndonnx"} <= set(found)
+    assert not {"strict", "frozen_v1"} & set(found)
