@@ -12,6 +12,7 @@ from .algebra.dropout import weight_dropout
 from .algebra.masks import array_mask, causal, chunks, key_lengths, packed, prefix, segments, window
 from .algebra.state import AttentionState
 from .dispatch.backend import set_num_threads
+from .dispatch.default import default_backend, set_default_backend
 from .dispatch.errors import (
     BackendMismatch,
     BackendUnavailable,
@@ -24,7 +25,7 @@ from .dispatch.errors import (
     UnknownKernel,
 )
 from .dispatch.kernels import use_kernel
-from .dispatch.selection import backends, set_default_backend, use_backend
+from .dispatch.selection import backends, use_backend
 from .layers.attention import MultiHeadAttention
 from .layers.cache import DecoderCache, KeyValueCache
 from .layers.decoder import Decoder, DecoderLayer
@@ -109,6 +110,7 @@ __all__ = [
     "DecoderCache",
     "backends",
     "use_backend",
+    "default_backend",
     "set_default_backend",
     "set_num_threads",
     "use_kernel",

@@ -14,10 +14,11 @@ from .dispatch import contract
 from .dispatch.backend import LoadedBackend, load
 from .dispatch.context import ALGEBRA, demanding
 from .dispatch.contract import FEATURES, LAYER_VJPS, STATE_FEATURES, VJPS
+from .dispatch.default import backend_without_arrays
 from .dispatch.errors import did_you_mean
 from .dispatch.kernels import imported
 from .dispatch.registry import registry
-from .dispatch.selection import backend_of, backend_without_arrays, check_floating, check_name, find_backend
+from .dispatch.selection import backend_of, check_floating, check_name, find_backend
 from .distributed.engine import Engine, engine_of
 from .layers.atomic import atomic_file, lock, remove_left_over
 from .layers.base import Layer

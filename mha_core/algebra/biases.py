@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from .arrays import Array, Namespace, at_least, is_array, move_axis, pick_pairs, sum_to
 from .block_sum import BlockSum
 from .diagonals import skewed
-from .grid import Grid, Term, check_broadcast
+from .grid import Grid, Term, check_broadcast, not_a_term
 from .parts import Part, PartOf
 
 
@@ -212,7 +212,7 @@ def as_bias(bias: Bias | Array) -> Bias:
         return bias
     if is_array(bias):
         return ArrayBias(bias)
-    raise TypeError(f"bias is {type(bias).__name__}; expected a bias such as alibi(num_heads), or a floating array")
+    raise not_a_term("bias", bias, "a bias such as alibi(num_heads), or a floating array")
 
 
 def alibi(num_heads: int) -> Bias:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from .arrays import Array, Namespace, is_array, pick_pairs
-from .grid import Grid, Relation, Term, check_broadcast
+from .grid import Grid, Relation, Term, check_broadcast, not_a_term
 from .parts import Part, PartOf, known_relation
 
 
@@ -155,4 +155,4 @@ def as_mask(mask: Mask | Array) -> Mask:
         return mask
     if is_array(mask):
         return ArrayMask(mask)
-    raise TypeError(f"mask is {type(mask).__name__}; expected a mask such as causal(), or a boolean array")
+    raise not_a_term("mask", mask, "a mask such as causal(), or a boolean array")

@@ -6,6 +6,8 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import IntEnum
 from functools import cached_property
+from inspect import Parameter, signature
+from types import FunctionType
 from typing import Any
 
 from .arrays import AnyIndex, Array, Namespace, as_integers, bounds, index_array, is_array
@@ -125,6 +127,17 @@ def _key(value: Any) -> Hashable:
         return None
     mixed = tuple(map(type, value)) if type(value) is tuple and len(kinds) > 1 else tuple(kinds)  # True == 1 == 1.0
     return type(value), mixed, value
+
+
+def not_a_term(name: str, value: Any, expected: str) -> TypeError:
+    """Return the error for an argument that is neither a mask or bias nor an array, such as a function that was not called."""
+    if not isinstance(value, FunctionType):
+        return TypeError(f"{name} is {type(value).__name__}; expected {expected}")
+    if not value.__module__.startswith(f"{__package__}."):
+        return TypeError(f"{name} is the function {value.__name__}; expected {expected}")
+    needed = [parameter for parameter in signature(value).parameters.values() if parameter.default is Parameter.empty]
+    written = (each.name if each.kind is not Parameter.KEYWORD_ONLY else f"{each.name}=..." for each in needed)
+    return TypeError(f"{name} is the function {value.__name__}; call it: mha.{value.__name__}({', '.join(written)})")
 
 
 def check_aligned(name: str, term: Term, query_offset: object, shape: tuple[int, ...]) -> None:

@@ -19,8 +19,8 @@ from ..algebra.arrays import integers
 from ..algebra.grid import Term
 from ..dispatch.backend import LoadedBackend
 from ..dispatch.context import ALGEBRA
+from ..dispatch.default import backend_without_arrays
 from ..dispatch.errors import did_you_mean
-from ..dispatch.selection import backend_without_arrays
 from ..layers.encoder import EncoderLayer
 from ..ops import check
 from ..ops.explain import OPERATIONS, Explanation, explain
@@ -78,9 +78,9 @@ def run(
     except TypeError as error:
         raise BadArgument("--dtype", str(error)) from error
     try:
-        loaded.placeholder((), wanted, device)
-    except Exception as error:  # libraries raise different errors for a device that does not exist
-        raise BadArgument("--device", f"backend {loaded.name!r} has no device {device!r}: {error}") from error
+        loaded.check_device(device)
+    except ValueError as error:
+        raise BadArgument("--device", str(error)) from error
     written: dict[str, str] = {}
     for name, text in map(_split, pairs):
         if name in written:

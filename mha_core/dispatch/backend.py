@@ -11,6 +11,7 @@ from numbers import Integral
 from typing import Any
 
 from ..autodiff.recorded import RecordedNamespace
+from . import known
 from . import registry as plugins
 from .contract import Backend
 from .errors import BackendUnavailable, NoDevice
@@ -62,6 +63,16 @@ class LoadedBackend:
         """Return zeros of this shape that occupy the memory of one element."""
         return self.xp.broadcast_to(self.xp.zeros((), dtype=dtype, device=device), shape)
 
+    def check_device(self, device: Any) -> None:
+        """Raise ValueError, with what to write instead, for a device on which no array can be made; None is any device."""
+        if device is None:
+            return
+        try:
+            self.placeholder((), self.xp.float32, device)
+        except Exception as error:  # libraries raise different errors for a device that does not exist
+            advice = known.device_advice(device, self.name) or error
+            raise ValueError(f"backend {self.name!r} has no device {str(device)!r}: {advice}") from error
+
     def from_numpy(self, array: Any, device: Any = None) -> Any:
         """Convert a NumPy array to this backend's library, copying only if needed."""
         convert = self.record.from_numpy
@@ -92,8 +103,11 @@ _num_threads: int | None = None
 _lock = threading.RLock()
 
 
-def load(name: str) -> LoadedBackend:
-    """Return the backend of this name; the first call imports its library. Raises BackendUnavailable with the cause."""
+def load(name: str, blame: str = "") -> LoadedBackend:
+    """Return the backend of this name; the first call imports its library. Raises BackendUnavailable with the cause.
+
+    ``blame`` is how the error's message begins.
+    """
     with _lock:
         record, plugin = registry().backends[name]
         if name not in _loaded or _loaded[name].record is not record:
@@ -106,7 +120,7 @@ def load(name: str) -> LoadedBackend:
             except KeyboardInterrupt:
                 raise
             except BaseException as cause:  # also one that would end the process
-                raise _unavailable(record, plugin, cause) from cause
+                raise _unavailable(record, plugin, cause, blame) from cause
             _loaded[name] = LoadedBackend(record, namespace)
         return _loaded[name]
 
@@ -143,10 +157,11 @@ def set_num_threads(n: int | None) -> None:
                 backend.record.set_num_threads(n)
 
 
-def _unavailable(record: Backend, plugin: Plugin, cause: BaseException) -> BackendUnavailable:
+def _unavailable(record: Backend, plugin: Plugin, cause: BaseException, blame: str) -> BackendUnavailable:
     owner = f" (from {plugin.distribution} {plugin.version})" if plugin.distribution else ""
     install = "" if isinstance(cause, NoDevice) else record.install
     remedy = f"; install it with: {install}" if install else ""
-    error = BackendUnavailable(f"backend {record.name!r}{owner} cannot be used: {type(cause).__name__}: {cause}{remedy}")
+    reason = f"{type(cause).__name__}: {cause}"
+    error = BackendUnavailable(f"{blame}backend {record.name!r}{owner} cannot be used: {reason}{remedy}")
     error.install = install
     return error

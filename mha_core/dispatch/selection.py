@@ -1,13 +1,11 @@
 """The choice of the backend that a call runs on.
 
-A call with arrays runs on the backend of their type: all must agree, also with the innermost ``use_backend``. A call without
-arrays runs on the first of these that is given: the ``backend=`` argument, the innermost ``use_backend``,
-``set_default_backend``, ``MHA_BACKEND``, and finally ``numpy``.
+A call with arrays runs on the backend of their type: all must agree, also with the innermost ``use_backend``. ``default.py``
+chooses the backend of a call without arrays.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,7 +14,7 @@ from itertools import chain
 from typing import Any
 
 from ..autodiff.recorded import Recorded
-from . import known as others
+from . import known as known_backends
 from . import registry as plugins
 from .advice import cast, converted, odd_one
 from .backend import LoadedBackend, load
@@ -24,8 +22,6 @@ from .context import demanding, demands
 from .contract import FEATURES, STATE_FEATURES, Kernel
 from .errors import BackendMismatch, UnknownBackend, did_you_mean
 from .registry import registry
-
-_default: str | None = None
 
 
 @dataclass(frozen=True)
@@ -93,18 +89,27 @@ def _kernels(backend: str) -> tuple[str, ...]:
     return tuple(sorted(f"{op}: {kernel.name}" for (name, op), kernels in every if name == backend for kernel in kernels))
 
 
-def check_name(name: str) -> str:
-    """Return the name of a registered backend. Raises UnknownBackend with the installed ones and the closest match."""
-    known = registry().backends
-    if name in known:
+def check_name(name: str, blame: str = "") -> str:
+    """Return the name of a registered backend. Raises UnknownBackend, with the closest match and what is installed.
+
+    ``blame`` is how the error's message begins.
+    """
+    if name in registry().backends:
         return name
-    hint = did_you_mean(name, known)
-    if owner := others.backends().get(name):
-        hint = f"; {owner} brings it: {others.install(owner)}"
-    broken = [plugin for plugin in registry().plugins if plugin.error is not None]
-    for plugin in sorted(broken, key=lambda plugin: plugin.name != name)[:1]:
-        hint += f"; {'its plugin' if plugin.name == name else 'the plugin'} {plugin.owner} is broken: {plugin.error}"
-    raise UnknownBackend(f"no backend is named {name!r}; installed are {', '.join(sorted(known)) or 'none'}{hint}")
+    others = known_backends.backends()
+    broken = {plugin.name: plugin for plugin in registry().plugins if plugin.error is not None}
+    if name in broken:
+        message = f"no backend is named {name!r}"
+    elif name in others:
+        message = known_backends.how_to_install(name)
+    elif advice := known_backends.device_advice(name):
+        message = f"no backend is named {name!r}, which is a device: {advice}"
+    else:
+        hint = did_you_mean(name, [*registry().backends, *others]) or ";"
+        message = f"no backend is named {name!r}{hint} {known_backends.listing()}"
+    if plugin := broken.get(name) or next(iter(broken.values()), None):
+        message += f"; {'its plugin' if plugin.name == name else 'the plugin'} {plugin.owner} is broken: {plugin.error}"
+    raise UnknownBackend(blame + message)
 
 
 @contextmanager
@@ -121,21 +126,6 @@ def use_backend(name: str) -> Iterator[None]:
     load(check_name(name))
     with demanding(backend=name):
         yield
-
-
-def set_default_backend(name: str | None) -> None:
-    """Set the backend of calls without arrays for the whole process; None restores MHA_BACKEND, then numpy."""
-    global _default
-    if name is not None:
-        load(check_name(name))
-    _default = name
-
-
-def backend_without_arrays(name: str | None = None) -> LoadedBackend:
-    """Return the backend of a call without arrays."""
-    if name is None:
-        name = demands.get().backend or _default or os.environ.get("MHA_BACKEND") or "numpy"
-    return load(check_name(name))
 
 
 def backend_of(arrays: Mapping[str, Any]) -> LoadedBackend:
@@ -158,7 +148,7 @@ def backend_of(arrays: Mapping[str, Any]) -> LoadedBackend:
     if demand is not None and demand != common.name:
         first = next(iter(arrays))
         raise BackendMismatch(
-            f"use_backend({demand!r}) is in force, but {first} is a {_type_name(arrays[first])} of backend {common.name!r}: "
+            f"use_backend({demand!r}) is in force, but {first} is a {type_name(arrays[first])} of backend {common.name!r}: "
             f"write {converted(load(demand), first, arrays[first])}, or leave use_backend out"
         )
     return common
@@ -170,7 +160,7 @@ def _mismatch(arrays: Mapping[str, Any]) -> BackendMismatch:
     odd, like = odd_one({name: owner.name for name, owner in owners.items()})
     of_layer = f", or move the layer: layer = layer.to({owners[odd].name!r})" if odd == "x" and len(owners) > 2 else ""
     return BackendMismatch(
-        f"{odd} is a {_type_name(arrays[odd])}, but {like} is a {_type_name(arrays[like])}: "
+        f"{odd} is a {type_name(arrays[odd])}, but {like} is a {type_name(arrays[like])}: "
         f"write {converted(owners[like], odd, arrays[odd])}{of_layer}"
     )
 
@@ -272,9 +262,13 @@ def __getattr__(name: str) -> bool:
 
 
 def _unknown_type(name: str, x: Any) -> TypeError:
-    names = ", ".join(sorted(registry().backends))
+    kind = type_name(x)
+    for library in known_backends.backends():
+        if kind.startswith(library) and library not in registry().backends:
+            return TypeError(f"{name} is {kind}; {known_backends.how_to_install(library)}")
+    installed = ", ".join(known_backends.installed())
     return TypeError(
-        f"{name} is {_type_name(x)}; expected an array of an installed backend ({names}), such as numpy.asarray({name})"
+        f"{name} is {kind}; expected an array of an installed backend ({installed}), such as numpy.asarray({name})"
     )
 
 
@@ -282,7 +276,8 @@ def _qualified(cls: type) -> str:
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
-def _type_name(x: Any) -> str:
+def type_name(x: Any) -> str:
+    """Return the type of a value as messages name it."""
     cls = type(x)
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
 

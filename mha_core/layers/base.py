@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property, wraps
 from pathlib import Path
+from types import FunctionType
 from typing import Any, ClassVar, Self
 
 from ..algebra.arrays import Array, dtype_name, is_array
@@ -34,6 +35,9 @@ class Layer:
         super().__init_subclass__(**options)
         if "vjp" in vars(cls) and "__call__" in vars(cls):
             cls.__call__ = _with_custom_vjp(vars(cls)["__call__"])  # type: ignore[method-assign]
+        inherited = getattr(getattr(cls, "init", None), "__func__", None)
+        if "init" not in vars(cls) and isinstance(inherited, FunctionType):
+            cls.init = classmethod(_renamed(inherited, f"{cls.__name__}.init"))  # type: ignore[attr-defined]
         if "__repr__" not in vars(cls):  # before @dataclass makes one, which would show every value
             cls.__repr__ = Layer.__repr__  # type: ignore[method-assign]
 
@@ -106,9 +110,10 @@ class Layer:
         """Return the same layer with its arrays in another library, on another device, or of another dtype.
 
         ``dtype`` is a dtype of the target library, or its name. Raises UnknownBackend, BackendUnavailable; TypeError for a
-        dtype that is not floating.
+        dtype that is not floating; ValueError for a device that the library lacks.
         """
         target = load(check_name(backend))
+        target.check_device(device)
         wanted = check.floating(target, dtype, default=None)
 
         def move(x: Array) -> Array:
@@ -151,6 +156,16 @@ class Layer:
         if not isinstance(layer, cls):
             raise files.LayerFileError(f"{path} holds {type(layer).__name__}; expected {cls.__name__}")
         return layer
+
+
+def _renamed(function: FunctionType, name: str) -> FunctionType:
+    """Return the same function under another name: Python's errors about missing arguments contain it."""
+    code, closure = function.__code__, function.__closure__
+    renamed = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure)
+    renamed.__kwdefaults__, renamed.__annotations__ = function.__kwdefaults__, function.__annotations__
+    renamed.__dict__.update(function.__dict__)
+    renamed.__qualname__ = name
+    return renamed
 
 
 def _with_custom_vjp(call: Callable[..., Any]) -> Callable[..., Any]:

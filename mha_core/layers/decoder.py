@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from ..algebra.arrays import Array
+from ..algebra.arrays import Array, is_array
 from ..algebra.expressions import Mask, as_mask
 from ..algebra.masks import causal
+from ..ops import check
 from ..ops.caches import unchanged_on_error
 from ..ops.ranks import Ranks, heard_by_ranks
 from .attention import MultiHeadAttention
@@ -63,6 +64,7 @@ class DecoderLayer(Block):
         """
         if dropout is not None:
             dropout.check(self.sublayers, group)
+        self._check_features(y, memory)
         self_cache, memory_cache = (None, None) if cache is None else cache
         self_mask = causal() if mask is None else causal() & as_mask(mask)
         self_options, memory_options = ({} if dropout is None else dropout.of_weights(name) for name in self.sublayers[:2])
@@ -73,6 +75,15 @@ class DecoderLayer(Block):
             y = residual("self_attention", y, self_attention, self.norm_1, self.norm_first, dropout)
             y = residual("cross_attention", y, cross_attention, self.norm_2, self.norm_first, dropout)
             return residual("feed_forward", y, self.feed_forward, self.norm_3, self.norm_first, dropout)
+
+    def _check_features(self, y: Array, memory: Array) -> None:
+        """Raise ValueError for the wrong input by its own name: the sublayers call both of them x or context."""
+        for name, x, attention, weight in (
+            ("y", y, self.self_attention, "w_q"),
+            ("memory", memory, self.cross_attention, "w_k"),
+        ):
+            if is_array(x) and x.ndim and isinstance(attention, MultiHeadAttention):  # not a user's own layer
+                check.features(name, x, getattr(attention, weight).shape[0], "d_model")
 
 
 @reads_torch(LAYER_SETTINGS)

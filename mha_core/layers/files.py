@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 from ..algebra.arrays import Array, dtype_name, is_array
+from ..dispatch.default import backend_without_arrays
 from ..dispatch.errors import MhaError
-from ..dispatch.selection import backend_of, backend_without_arrays
+from ..dispatch.selection import backend_of
 from ..dispatch.typed import field_types, fits, in_words
 from .atomic import atomic_file
 
@@ -44,7 +45,7 @@ def load(path: str | Path, known: Mapping[str, type], *, backend: str | None, de
     """Return the layer in a file, with its arrays in ``backend``. Raises LayerFileError that lists what does not fit."""
     from safetensors import SafetensorError, safe_open
 
-    target = backend_without_arrays(backend)
+    target = backend_without_arrays(backend, device)
     if Path(path).is_dir():
         raise LayerFileError(f"{path} is a directory; expected a file that .save(path) wrote")
     try:

@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 from ..algebra.arrays import Array, compute_dtype
-from ..dispatch.selection import backend_without_arrays
+from ..dispatch.default import backend_without_arrays
 from ..ops import check
 
 
@@ -15,7 +15,7 @@ class Weights:
     """A generator of weights for one backend, dtype and device; each call continues the random sequence."""
 
     def __init__(self, seed: int, backend: str | None, dtype: Any, device: Any) -> None:
-        self.backend = backend_without_arrays(backend)
+        self.backend = backend_without_arrays(backend, device)
         self.dtype = check.floating(self.backend, dtype)
         self.device = device
         self._random = random.Random(check.integer("seed", seed, 0))

@@ -24,6 +24,12 @@ def shape(name: str, x: Array | None, expected: tuple[int, ...], meaning: str) -
         raise ValueError(f"{name} has shape {tuple(x.shape)}; expected {meaning} = {expected}")
 
 
+def features(name: str, x: Array, size: int, meaning: str) -> None:
+    """Raise ValueError if the last axis of a layer's input does not have this size."""
+    if x.shape[-1] != size:
+        raise ValueError(f"{name} has {x.shape[-1]} features; this layer takes {size} ({meaning})")
+
+
 def integer(name: str, value: Any, least: int) -> int:
     """Return a host integer as int. Raises TypeError for anything else, ValueError below ``least``."""
     if isinstance(value, bool) or not isinstance(value, Integral):

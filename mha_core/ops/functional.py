@@ -63,6 +63,9 @@ def layer_norm(x: Array, weight: Array | None = None, bias: Array | None = None,
 
 def _check_norm(x: Array, *parameters: Array | None) -> None:
     check.ndim("x", x, 1, "(..., features)")
+    first = next((parameter for parameter in parameters if parameter is not None), None)
+    if first is not None and first.ndim == 1:
+        check.features("x", x, first.shape[0], "d_model")
     for name, parameter in zip(("weight", "bias"), parameters, strict=False):
         check.shape(name, parameter, tuple(x.shape[-1:]), "the last axis of x")
 
@@ -173,8 +176,9 @@ def _examine_feed_forward(*arrays: Any, activation: str, w_g: Array | None = Non
     check_activation(activation)
     backend = check_floating(x=x, w_1=w_1, w_2=w_2, optional={"b_1": b_1, "b_2": b_2, "w_g": w_g, "b_g": b_g})
     check.ndim("x", x, 1, "(..., features)")
-    if w_1.ndim != 2 or w_1.shape[0] != x.shape[-1]:
+    if w_1.ndim != 2:
         raise ValueError(f"w_1 has shape {tuple(w_1.shape)}; expected ({x.shape[-1]}, d_ff), a row for each feature of x")
+    check.features("x", x, w_1.shape[0], "d_model")
     if w_2.ndim != 2 or w_2.shape[0] != w_1.shape[1]:
         raise ValueError(f"w_2 has shape {tuple(w_2.shape)}; expected ({w_1.shape[1]}, d_out)")
     check.shape("b_1", b_1, (w_1.shape[1],), "a number for each column of w_1")

@@ -27,6 +27,10 @@ class Options(TypedDict, total=False):
 NAMES = frozenset(Options.__annotations__)
 _MASK = "write mask=, with True where a query attends to a key; numbers to be added are bias="
 _PADDING = "write mask=mha.key_lengths(n), or mask=~padding[:, None, None, :]: True attends here"
+_ARRAYS_DECIDE = (
+    "leave it out: the arrays decide which library computes, and where; convert them by its asarray or from_dlpack, "
+    "and a layer by layer.to(backend, device=..., dtype=...)"
+)
 _HERE = {
     "is_causal": "for causal attention write mask=mha.causal()",
     "attn_mask": _MASK,
@@ -39,8 +43,9 @@ _HERE = {
     "enable_gqa": "leave it out: fewer key heads than query heads are groups",
     "attn_bias": "write bias=",
     "window_size": "write mask=mha.window(left, right)",
+    **dict.fromkeys(("backend", "device", "dtype"), _ARRAYS_DECIDE),
 }
-"""Hints for the names that torch, Keras, transformers and FlashAttention have."""
+"""Hints for the names that torch, Keras, transformers and FlashAttention have, and for those of functions without arrays."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -7,7 +7,7 @@ from typing import Any
 from ..algebra import positions as algebra
 from ..algebra.arrays import Array
 from ..algebra.grid import check_broadcast
-from ..dispatch.selection import backend_without_arrays
+from ..dispatch.default import backend_without_arrays
 from . import check
 from .elementary import elementary
 from .operation import Step
@@ -33,7 +33,7 @@ def sinusoidal_positions(
 def _sinusoidal_positions(length: int, d_model: int, *, backend: str | None, dtype: Any, device: Any) -> Array:
     length = check.integer("length", length, 0)
     d_model = check.integer("d_model", d_model, 0)
-    loaded = backend_without_arrays(backend)
+    loaded = backend_without_arrays(backend, device)
     wanted = check.floating(loaded, dtype)
     return algebra.sinusoidal_positions(loaded.xp, length, d_model, dtype=wanted, device=device)
 
@@ -60,7 +60,7 @@ def _rotary_tables(length: int, dim: int, *, base: float, backend: str | None, d
     dim = check.integer("dim", dim, 0)
     if dim % 2:
         raise ValueError(f"dim is {dim}; expected an even number, since features are rotated in pairs")
-    loaded = backend_without_arrays(backend)
+    loaded = backend_without_arrays(backend, device)
     wanted, base = check.floating(loaded, dtype), check.number("base", base, above_zero=True)
     return algebra.rotary_tables(loaded.xp, length, dim, base, dtype=wanted, device=device)
 

@@ -60,9 +60,10 @@ def check_projections(queries: Projection, keys: Projection, values: Projection 
     check_heads(queries.num_heads, keys.num_heads)
     for p in (queries, keys) if values is None else (queries, keys, values):
         check.ndim(p.input_name, p.x, 2, "(..., length, features)")
-        if p.w.ndim != 2 or p.w.shape[0] != p.x.shape[-1] or p.w.shape[1] % p.num_heads:
+        if p.w.ndim != 2 or p.w.shape[1] % p.num_heads:
             raise ValueError(
                 f"{p.name} has shape {tuple(p.w.shape)}; expected ({p.x.shape[-1]}, {p.num_heads} * d): a row for each feature "
                 f"of {p.input_name}, and columns that divide into {p.num_heads} heads"
             )
+        check.features(p.input_name, p.x, p.w.shape[0], "d_model" if p is queries else f"d_context, the rows of {p.name}")
     check_head_dim(queries.w, keys.w, queries.num_heads, keys.num_heads)

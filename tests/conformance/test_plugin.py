@@ -157,7 +157,7 @@ def mha_kernels():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nunpy"], "no backend is named 'nunpy'; installed are"),
+        (["nunpy"], "no backend is named 'nunpy'; did you mean 'numpy'? installed: "),
         (
             ["lame", "--plugin", "wrong_plugins.lame"],
             "No module named 'no_such_library'; install it with: pip install lame-library",

@@ -125,10 +125,18 @@ def test_nan_and_inf_of_one_packed_sequence_do_not_reach_others_that_share_a_bia
     assert not np.isfinite(poisoned[:, 20]).any()
 
 
+def attended(**options):
+    return mha.scaled_dot_product_attention(np.eye(2), np.eye(2), np.eye(2), **options)
+
+
 test_bad_biases_are_refused_with_what_was_expected = refusals(
     {
         TypeError: {
             "alibi(num_heads) is float; expected an int": lambda: mha.alibi(2.0),
+            "bias is the function alibi; call it: mha.alibi(num_heads)": lambda: attended(bias=mha.alibi),
+            "bias is the function relative_bias; call it: mha.relative_bias(table, bidirectional=..., max_distance=...)": (
+                lambda: attended(bias=mha.relative_bias)
+            ),
             "relative_bias(table) is list": lambda: mha.relative_bias([1.0], bidirectional=True, max_distance=9),
         },
         ValueError: {

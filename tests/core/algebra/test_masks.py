@@ -80,6 +80,10 @@ def test_a_boolean_array_is_accepted_on_either_side_of_an_operator():
         assert (block(mask, range(3), range(3)) == array).all()
 
 
+def attended(**options):
+    return mha.scaled_dot_product_attention(np.eye(2), np.eye(2), np.eye(2), **options)
+
+
 test_bad_masks_are_refused_with_what_was_expected = refusals(
     {
         TypeError: {
@@ -87,6 +91,10 @@ test_bad_masks_are_refused_with_what_was_expected = refusals(
             "key_lengths(n) is list; expected an int": lambda: mha.key_lengths([1, 2]),
             "mask is list; expected a mask such as causal(), or a boolean array": lambda: mha.array_mask([True]),
             "mask is int": lambda: mha.causal() & 1,
+            "mask is the function causal; call it: mha.causal()": lambda: attended(mask=mha.causal),
+            "mask is the function window; call it: mha.window(left, right)": lambda: mha.causal() & mha.window,
+            "mask is the function prefix; call it: mha.prefix(n)": lambda: mha.chunks | mha.causal() & mha.prefix,
+            "mask is the function attended; expected a mask such as causal(), or a b": lambda: attended(mask=attended),
             "combine masks with & | ~": lambda: mha.causal() and mha.prefix(3),
         },
         ValueError: {

@@ -173,6 +173,8 @@ HINTS = {
     "key_padding_mask": "write mask=mha.key_lengths(n)",
     "dropout_p": "weight_dropout=mha.weight_dropout(rate, seed=...)",
     "need_weights": "mha.attention_weights",
+    "backend": "leave it out: the arrays decide which library computes, and where; convert them by its asarray or from_dlpack, "
+    "and a layer by layer.to(backend, device=..., dtype=...)",
 }
 
 

@@ -4,10 +4,12 @@ import re
 import tomllib
 
 import pytest
+from programs import run
 from project import ROOT
 
 import mha_core as mha
 from mha_core.dispatch import known
+from mha_core.dispatch.backend import load
 
 
 @pytest.mark.parametrize("name", known.distributions())
@@ -21,8 +23,115 @@ def test_the_command_installs_this_distribution(name):
         assert entry["backend"] in project["entry-points"]["mha_core.plugins"]
 
 
-def test_a_known_backend_that_is_not_installed_says_how_to_install_it(monkeypatch):
-    monkeypatch.setattr(known, "backends", lambda: {"abacus": "mha-jax"})
-    with pytest.raises(mha.UnknownBackend) as error, mha.use_backend("abacus"):
-        pass
-    assert str(error.value).endswith("; mha-jax brings it: pip install ./backends/mha_jax, in a checkout of mha-core")
+@pytest.fixture(scope="module")
+def messages():
+    """What calls say in a fresh process in which neither torch nor CuPy is installed."""
+    return run(PROGRAM)
+
+
+PROGRAM = """
+import json, os, sys
+sys.modules["torch"] = sys.modules["cupy"] = None  # neither find_spec nor import finds them
+import mha_core as mha
+
+def message(name=None, variable=""):
+    os.environ["MHA_BACKEND"] = variable
+    try:
+        mha.sinusoidal_positions(2, 4, backend=name)
+    except mha.MhaError as error:
+        return f"{type(error).__name__}: {error}"
+
+class ArrayImpl:
+    __module__ = "jaxlib._jax"
+
+try:
+    mha.relu(ArrayImpl())
+except TypeError as error:
+    messages = {"array": str(error)}
+messages |= {name: message(name) for name in ("troch", "qqq", "torch", "jax")}
+messages |= {f"MHA_BACKEND={name}": message(variable=name) for name in ("troch", "torch", "jax")}
+print(json.dumps(messages))
+"""
+LISTING = (
+    "installed: numpy; not installed: cupy (pip install 'mha-core[cupy]'), dask (pip install ./backends/mha_dask), "
+    "jax (pip install ./backends/mha_jax), mlx (pip install ./backends/mha_mlx), ndonnx (pip install ./backends/mha_ndonnx), "
+    "torch (pip install 'mha-core[torch]'), paths in a checkout of mha-core"
+)
+TROCH = f"no backend is named 'troch'; did you mean 'torch'? {LISTING}"
+TORCH = (
+    f"backend 'torch' (from mha-core {mha.__version__}) cannot be used: ModuleNotFoundError: "
+    "import of torch halted; None in sys.modules; install it with: pip install 'mha-core[torch]'"
+)
+JAX = "backend 'jax' is not installed: pip install ./backends/mha_jax, in a checkout of mha-core"
+MESSAGES = {
+    "troch": f"UnknownBackend: {TROCH}",
+    "qqq": f"UnknownBackend: no backend is named 'qqq'; {LISTING}",
+    "torch": f"BackendUnavailable: {TORCH}",
+    "jax": f"UnknownBackend: {JAX}",
+    "array": f"x is jaxlib._jax.ArrayImpl; {JAX}",
+    "MHA_BACKEND=troch": f"UnknownBackend: MHA_BACKEND is 'troch': {TROCH}",
+    "MHA_BACKEND=torch": f"BackendUnavailable: MHA_BACKEND is 'torch': {TORCH}",
+    "MHA_BACKEND=jax": f"UnknownBackend: MHA_BACKEND is 'jax': {JAX}",
+}
+
+
+@pytest.mark.parametrize("asked", MESSAGES)
+def test_a_backend_that_cannot_be_used_is_answered_with_the_command_that_installs_it(messages, asked):
+    assert messages[asked] == MESSAGES[asked]
+
+
+def test_a_closest_match_may_be_a_backend_that_is_not_installed():
+    with pytest.raises(mha.UnknownBackend, match=r"no backend is named 'jaxx'; did you mean 'jax'\? installed: "):
+        mha.sinusoidal_positions(2, 4, backend="jaxx")
+
+
+# devices
+
+
+def layer(**options):
+    return mha.FeedForward.init(d_model=2, d_ff=2, seed=0, **options)
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ("cuda", "backend 'numpy' has no device 'cuda': write backend='torch', device='cuda'"),
+        ("cuda:1", "backend 'numpy' has no device 'cuda:1': write backend='torch', device='cuda:1'"),
+        ("moon", "backend 'numpy' has no device 'moon': Device not understood. Only \"cpu\" is allowed, but received: moon"),
+    ],
+)
+def test_a_device_that_the_library_lacks_is_answered_with_a_backend_that_has_it(device, message, tmp_path):
+    layer().save(tmp_path / "layer.safetensors")
+    for call in (
+        lambda: layer(device=device),
+        lambda: layer().to("numpy", device=device),
+        lambda: mha.FeedForward.load(tmp_path / "layer.safetensors", device=device),
+        lambda: mha.sinusoidal_positions(2, 4, device=device),
+        lambda: mha.rotary_tables(2, 4, device=device),
+    ):
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            call()
+
+
+def test_a_device_in_place_of_a_backend_is_called_a_device():
+    for device, backends in {"cuda": "'torch'", "cpu": "'numpy' or 'torch'"}.items():
+        message = f"no backend is named {device!r}, which is a device: write backend={backends}, device={device!r}"
+        with pytest.raises(mha.UnknownBackend) as error:
+            layer().to(device)
+        assert str(error.value) == message
+
+
+def test_the_library_says_why_it_lacks_a_device_of_a_kind_that_it_supports():
+    torch = pytest.importorskip("torch")
+    device = f"cuda:{torch.cuda.device_count()}"
+    with pytest.raises(ValueError, match=f"^backend 'torch' has no device '{device}': (?!write)."):
+        layer(backend="torch", device=device)
+
+
+@pytest.mark.parametrize(
+    "backend", [backend for entry in known.distributions().values() for backend in entry.get("devices", ())]
+)
+def test_devices_are_those_that_the_library_names(backend):
+    mha.sinusoidal_positions(2, 4, backend=backend)
+    kinds = {str(device).partition(":")[0] for device in load(backend).record.devices()}
+    assert kinds <= {kind for entry in known.distributions().values() for kind in entry.get("devices", {}).get(backend, ())}

@@ -98,39 +98,6 @@ def test_use_backend_does_not_reach_new_threads():
         assert library() == "array_api_strict"
 
 
-# the default: only for calls without arrays
-
-
-def test_the_default_is_numpy_then_the_environment_then_the_set_one(monkeypatch):
-    assert library() == "numpy"
-    monkeypatch.setenv("MHA_BACKEND", "array_api_strict")
-    assert library() == "array_api_strict"
-    mha.set_default_backend("numpy")
-    assert library() == "numpy"
-    mha.set_default_backend(None)
-    assert library() == "array_api_strict"
-    monkeypatch.setenv("MHA_BACKEND", "")
-    assert library() == "numpy"
-
-
-@pytest.mark.parametrize("by", ["set_default_backend", "MHA_BACKEND"])
-def test_the_default_does_not_apply_to_calls_with_arrays(monkeypatch, by):
-    if by == "MHA_BACKEND":
-        monkeypatch.setenv(by, "array_api_strict")
-    else:
-        mha.set_default_backend("array_api_strict")
-    assert isinstance(mha.relu(X), np.ndarray)
-    assert not isinstance(mha.LayerNorm.init(d_model=4).weight, np.ndarray)
-
-
-def test_the_default_applies_to_every_thread_and_use_backend_wins_over_it():
-    mha.set_default_backend("array_api_strict")
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(library).result() == "array_api_strict"
-    with mha.use_backend("numpy"):
-        assert library() == "numpy"
-
-
 # unknown and unavailable names
 
 
@@ -146,7 +113,8 @@ each_way_to_ask = pytest.mark.parametrize("ask", ASKING.values(), ids=ASKING)
 @each_way_to_ask
 def test_an_unknown_name_lists_installed_backends_and_suggests_one(ask):
     with pytest.raises(
-        mha.UnknownBackend, match=r"'nunpy'.*installed are array_api_strict, .*numpy.*did you mean 'numpy'"
+        mha.UnknownBackend,
+        match=r"'nunpy'; did you mean 'numpy'\? installed: array_api_strict, .*numpy",
     ) as error:
         ask("nunpy")
     assert isinstance(error.value, LookupError)
@@ -154,12 +122,6 @@ def test_an_unknown_name_lists_installed_backends_and_suggests_one(ask):
         ask("qqq")
     assert "mean" not in str(error.value)
     assert library() == "numpy"
-
-
-def test_an_unknown_name_in_the_environment_never_falls_back(monkeypatch):
-    monkeypatch.setenv("MHA_BACKEND", "nunpy")
-    with pytest.raises(mha.UnknownBackend, match="'nunpy'"):
-        library()
 
 
 @each_way_to_ask

@@ -2,12 +2,14 @@
 
 import copy
 import pickle
+import re
 from dataclasses import FrozenInstanceError, fields, replace
 
 import array_api_strict as strict
 import numpy as np
 import pytest
 from refusals import refusals
+from together import for_each
 
 import mha_core as mha
 from mha_core.dispatch.backend import load
@@ -26,6 +28,43 @@ test_sizes_that_no_layer_can_have_are_refused = refusals(
         ValueError: {"a weight would have shape (8, 0)": lambda: mha.FeedForward.init(d_model=8, d_ff=0, seed=0)},
     }
 )
+
+
+@pytest.mark.parametrize("cls", [mha.Encoder, mha.EncoderLayer, mha.Decoder, mha.DecoderLayer, mha.MultiHeadAttention])
+def test_errors_about_the_arguments_of_init_name_the_class_that_was_written(cls):
+    class Mine(cls):
+        pass
+
+    for named in (cls, Mine):
+        for message, options in {
+            "missing 1 required keyword-only argument: 'seed'": {},
+            "got an unexpected ": {"heads": 3},
+        }.items():
+            with pytest.raises(TypeError, match=rf"^{named.__name__}\.init\(\) {message}"):
+                named.init(**options)
+        assert type(named.init(d_model=4, num_heads=2, seed=0)) is named
+
+
+def test_a_wrong_number_of_features_is_blamed_on_the_input(backend):
+    x, y = (backend.from_numpy(np.ones((3, width), np.float32)) for width in (9, 8))
+    sizes = {"d_model": 8, "num_heads": 2, "d_ff": 12, "backend": backend.name, "seed": 0}
+    takes_8 = "has 9 features; this layer takes 8 (d_model)"
+    cases = []
+    for norm_first in (False, True):
+        encoder = mha.Encoder.init(**sizes, num_layers=1, norm_first=norm_first)
+        decoder = mha.Decoder.init(**sizes, num_layers=1, norm_first=norm_first)
+        layer = encoder.layers[0]
+        for call in (encoder, layer, layer.attention, layer.attention.weights, layer.feed_forward, layer.norm_1):
+            cases.append((f"x {takes_8}", call, x))
+        for call in (decoder, decoder.layers[0]):
+            cases += [(f"y {takes_8}", call, x, y), (f"memory {takes_8}", call, y, x)]
+
+    def check(case):
+        message, call, *inputs = case
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            call(*inputs)
+
+    for_each(dict(enumerate(cases)), check)
 
 
 def test_the_defaults_are_the_base_model_of_the_paper():

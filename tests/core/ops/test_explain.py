@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from command import run
 from refusals import refusals
-from sample_kernels import OPERATIONS, a_kernel, received
+from sample_kernels import OPERATIONS, a_backend, a_kernel, received
 
 import mha_core as mha
 from mha_core.dispatch.backend import load
@@ -187,6 +187,19 @@ def test_the_command_names_arguments_that_it_cannot_read(arguments, message):
     assert code == 2
     assert not out
     assert message in err
+
+
+def test_the_command_says_in_one_line_how_to_install_a_missing_library(installed):
+    def namespace():
+        raise ModuleNotFoundError("No module named 'sample'", name="sample")
+
+    installed(backends=[a_backend(namespace=namespace, install="pip install 'mha-core[sample]'")])
+    code, out, err = mha_explain("attention", "query=1x8x32x64", "--backend", "sample")
+    assert (code, out) == (1, "")
+    assert err == (
+        "error: backend 'sample' cannot be used: ModuleNotFoundError: No module named 'sample'; "
+        "install it with: pip install 'mha-core[sample]'"
+    )
 
 
 def test_the_command_suggests_a_backend_for_an_unknown_name():

@@ -111,6 +111,10 @@ test_bad_arguments_are_refused_by_name = refusals(
             "approximate is 'erf'; expected 'none' or 'tanh'": lambda: mha.gelu(X, approximate="erf"),
             "w has shape (5, 4); expected (n, m) with n = 4": lambda: mha.linear(X, W.T),
             "b has shape (4,); expected (m,) = (5,)": lambda: mha.linear(X, W, np.ones(4)),
+            "x has 4 features; this layer takes 5 (d_model)": lambda: mha.feed_forward(X, W.T, None, W, None),
+            "x has 4 features; this layer takes 3 (d_model)": lambda: mha.layer_norm(X, bias=np.ones(3)),
+            "bias has shape (3,); expected the last axis of x = (4,)": lambda: mha.layer_norm(X, np.ones(4), np.ones(3)),
+            "weight has shape (4, 1); expected the last axis of x = (4,)": lambda: mha.rms_norm(X, np.ones((4, 1))),
             "activation is 'elu'; expected one of relu, gelu, gelu_tanh, silu": lambda: mha.feed_forward(
                 X, W, None, W.T, None, activation="elu"
             ),

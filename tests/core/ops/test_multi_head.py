@@ -39,7 +39,10 @@ def attended(**change):
 test_bad_weights_are_refused_by_name = refusals(
     {
         ValueError: {
-            "w_q has shape (4, 6); expected (3, 2 * d): a row for each feature of x": attended(w_q=np.ones((4, 6))),
+            "x has 3 features; this layer takes 4 (d_model)": attended(w_q=np.ones((4, 6))),
+            "x has 3 features; this layer takes 4 (d_context, the rows of w_v)": attended(w_v=np.ones((4, 6))),
+            "context has 2 features; this layer takes 3 (d_context, the rows of w_k)": attended(context=np.ones((2, 2))),
+            "w_q has shape (6,); expected (3, 2 * d): a row for each feature of x": attended(w_q=np.ones(6)),
             "columns that divide into 2 heads": attended(w_k=np.ones((3, 5))),
             "w_q makes heads of 3 features, but w_k of 2": attended(w_k=np.ones((3, 4))),
             "w_o has shape (5, 3); expected (6, d_out)": attended(w_o=np.ones((5, 3))),
