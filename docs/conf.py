@@ -5,7 +5,7 @@ from pathlib import Path
 
 import mha_core
 
-sys.path.append(str(Path(__file__).parent))  # search_offline is there
+sys.path.append(str(Path(__file__).parent))  # the project's own extensions are there
 
 project = "mha-core"
 author = copyright = "the mha-core developers"
@@ -17,6 +17,8 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
+    "code_lines",
+    "described_names",
     "search_offline",
 ]
 myst_heading_anchors = 3

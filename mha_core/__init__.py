@@ -27,6 +27,7 @@ from .dispatch.errors import (
 from .dispatch.kernels import use_kernel
 from .dispatch.selection import backends, use_backend
 from .layers.attention import MultiHeadAttention
+from .layers.base import Layer
 from .layers.cache import DecoderCache, KeyValueCache
 from .layers.decoder import Decoder, DecoderLayer
 from .layers.encoder import Encoder, EncoderLayer
@@ -95,6 +96,7 @@ __all__ = [
     "OptimiserState",
     "warmup_cosine",
     "warmup_linear",
+    "Layer",
     "MultiHeadAttention",
     "FeedForward",
     "LayerNorm",

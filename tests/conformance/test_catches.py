@@ -56,5 +56,5 @@ def test_no_plugin_is_found_by_an_optional_package_alone():
 
 
 def test_the_table_in_the_docs_is_this_one():
-    text = (ROOT / "docs" / "conformance.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "wrong-plugins.md").read_text(encoding="utf-8")
     assert markdown() in text

@@ -10,7 +10,7 @@ import pytest
 from mutants import effects
 from mutants.living import FIELDS, Entry, Living
 from mutants.operators import OPERATORS, mutants
-from mutants.page import markdown
+from mutants.page import living_markdown, markdown
 from mutants.run import every
 from mutants.table import ELSEWHERE, LEFT_OUT, TABLE
 from project import ROOT, SUPPORT
@@ -203,10 +203,10 @@ def test_the_page_says_which_mutants_wait_for_more_of_the_suite():
     record = dict(zip(FIELDS, ("mha_numpy.gelu", "f", "shift", "x = 5", "x = 5 -> x = 6"), strict=True)) | {"killed": ""}
     records = [record | {"step": step} for step in ("gelu tiles float32", "suite of numpy")]
     where = {"processor": {"model": "A", "cores": 2, "flags": [], "system": "B"}, "versions": {"commit": "123abc"}}
-    page = markdown({"commands": [], "mutants": records, "enumerated": {"mha_numpy.gelu": 9}, **where}, Living(()))
-    first, second = (line for line in page.splitlines() if "none yet**" in line)
+    results = {"commands": [], "mutants": records, "enumerated": {"mha_numpy.gelu": 9}, **where}
+    first, second = (line for line in living_markdown(results, Living(())).splitlines() if "none yet**" in line)
     assert first.endswith("not judged again yet |") and second.endswith("**none yet** |")
-    assert "Processor: A, 2 cores, B. Versions: commit 123abc." in page
+    assert "Processor: A, 2 cores, B. Versions: commit 123abc." in markdown(results, Living(()))
 
 
 # runs

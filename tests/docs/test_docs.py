@@ -1,15 +1,19 @@
 """The documentation is complete: it has every public name, every promise with its tests, and every page in its contents."""
 
 import re
+from xml.etree import ElementTree
 
 import file_tree
 import pytest
+import reference_page
+import yaml
 from pages import PAGES, blocks
 from project import ROOT
 from promised import SUITE, held_by, listing
 
 import mha_core
 import mha_core.plugin
+import mha_numpy
 import mha_numpy.shared
 import mha_text
 from mha_conformance.report.promises import PROMISES
@@ -52,6 +56,30 @@ def test_the_reference_has_every_public_name(module):
     assert sorted(names) == sorted(module.__all__)
 
 
+def test_the_reference_has_the_signatures_and_first_sentences_of_today():
+    text = reference_page.PAGE.read_text(encoding="utf-8")
+    assert text == reference_page.written(text), "run `python tests/support/reference_page.py`, which writes the lists of names"
+
+
+def test_a_code_host_shows_names_in_the_reference_and_no_directives():
+    shown = re.sub(r"<!--.*?-->", "", (DOCS / "reference.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    listed = set(re.findall(r"^- `(\w+)", shown, flags=re.MULTILINE))
+    assert "::" not in shown and listed >= {*mha_core.__all__, *mha_core.plugin.__all__, *mha_text.__all__}
+    assert "- `causal()`: Key position <= query position (Vaswani et al. 2017, section 3.2.3).\n" in shown
+
+
+def test_the_picture_of_dispatch_shows_the_kernels_of_its_page_and_what_explain_prints():
+    """The page's code runs in the tests, and its output is compared."""
+    picture = ElementTree.parse(DOCS / "dispatch.svg").getroot()
+    texts = ["".join(text.itertext()) for text in picture.iter("{http://www.w3.org/2000/svg}text")]
+    printed = next(block.shown for block in blocks(DOCS / "kernel.md") if block.shown and "not dense: " in block.shown)
+    first = printed.split("attention: tiles")[1]
+    assert texts[-2].removeprefix("attention: tiles") == first.splitlines()[0] and texts[-1] in first
+    tiles = next(each for each in mha_numpy.mha_kernels() if (each.op, each.name) == ("attention", "tiles"))
+    dense = next(block.code for block in blocks(DOCS / "kernel.md") if block.file == "causal_kernel.py")
+    assert f"tilespriority {tiles.priority}" in texts and "densepriority 100" in texts and "priority=100," in dense
+
+
 def test_the_jax_backend_on_the_page_is_the_installed_one():
     code = (ROOT / "backends" / "mha_jax" / "mha_jax" / "backend.py").read_text(encoding="utf-8")
     assert code in [block.code for block in blocks(DOCS / "backend.md")]
@@ -68,6 +96,23 @@ def test_every_page_is_in_the_contents():
     listed = {line.rpartition("<")[2].rstrip(">") + ".md" for line in lines}  # a line may be "title <page>"
     pages = {page.relative_to(DOCS).as_posix() for page in PAGES if page.is_relative_to(DOCS)}
     assert listed == pages - {"index.md"}
+
+
+def test_no_two_pages_have_the_same_title():
+    titles = {page: page.read_text(encoding="utf-8").partition("\n")[0] for page in DOCS.rglob("*.md")}
+    assert all(title.startswith("# ") for title in titles.values())
+    assert len(set(titles.values())) == len(titles) > 40, sorted(titles.values())
+
+
+def test_the_workflow_publishes_what_make_docs_builds():
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "docs.yml").read_text(encoding="utf-8"))
+    steps = {job: workflow["jobs"][job]["steps"] for job in ("build", "publish")}
+    ran = [step["run"] for step in steps["build"] if "run" in step]
+    (uploaded,) = (step["with"]["path"] for step in steps["build"] if "upload-pages" in step.get("uses", ""))
+    recipe = re.search(r"^docs:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)[1]
+    assert ran == ["make docs"] and recipe.endswith(f" docs {uploaded}\n")
+    used = [step["uses"] for each in steps.values() for step in each if "uses" in step]
+    assert len(used) == 4 and all(re.fullmatch(r"actions/[\w-]+@v\d+", each) for each in used)
 
 
 def test_the_citation_names_this_version_and_licence():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from needs import installed
 from processes import printed
+from processes import run as in_process
 from project import ROOT
 
 import mha_text as mt
@@ -35,6 +36,19 @@ def test_an_encoder_learns_to_read_digits_on_bare_numpy():
     printed = run("digits.py")
     right = float(re.search(r"([\d.]+)% of 450 digits", printed)[1])
     assert right >= 97, printed
+
+
+WITHOUT_SCIKIT_LEARN = """
+import runpy, sys
+sys.modules["sklearn"] = None
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_without_scikit_learn_the_example_says_how_to_install_it():
+    done = in_process(WITHOUT_SCIKIT_LEARN, EXAMPLES / "digits.py", status=1, **ONE_THREAD)
+    assert (done.stdout, done.stderr) == ("", "the images of digits come with scikit-learn: pip install scikit-learn\n")
 
 
 @pytest.mark.full

@@ -22,14 +22,26 @@ GENERATED = {"env", "html", "results"}
 
 
 def tree():
-    """Return the text of the page."""
-    lines = [line for folder in FOLDERS for line in _lines(ROOT / folder, 0)]
-    return "\n".join([_HEAD, "```text", *lines, "```\n"])
+    """Return the text of the page: a section for each folder, and for each folder in it."""
+    return "\n".join([_HEAD, *(line for name in FOLDERS for line in _section(ROOT / name, "##"))])
+
+
+def _section(folder, heading):
+    """Yield the lines of a section: the files of a folder, and the folders in it as sections below, or in the same block."""
+    inner = [path for path in sorted(folder.iterdir()) if path.is_dir() and _has_sources(path)] if heading == "##" else []
+    own = [line for path in sorted(folder.iterdir()) if path not in inner for line in _lines(path, 0)]
+    yield f"{heading} {folder.relative_to(ROOT)}\n"
+    if description := _first_line(folder / "__init__.py"):
+        yield f"{description}\n"
+    if own:
+        yield from ("```text", *own, "```\n")
+    for path in inner:
+        yield from _section(path, f"{heading}#")
 
 
 def _lines(path, depth):
     if path.is_dir():
-        if path.name not in GENERATED and any(inner.suffix in SOURCES for inner in path.rglob("*")):
+        if _has_sources(path):
             yield _line(f"{path.name}/", path / "__init__.py", depth)
             for inner in sorted(path.iterdir()):
                 yield from _lines(inner, depth + 1)
@@ -37,8 +49,16 @@ def _lines(path, depth):
         yield _line(path.name, path, depth)
 
 
+def _has_sources(folder):
+    return folder.name not in GENERATED and any(inner.suffix in SOURCES for inner in folder.rglob("*"))
+
+
 def _line(name, module, depth):
-    return f"{'    ' * depth + name:<{COLUMN - 1}} {_description(module).partition(chr(10))[0]}".rstrip()
+    return f"{'    ' * depth + name:<{COLUMN - 1}} {_first_line(module)}".rstrip()
+
+
+def _first_line(module):
+    return _description(module).partition("\n")[0]
 
 
 def _description(module):

@@ -13,7 +13,7 @@ from pages import MODEL, commands
 from project import ROOT
 
 FOLDER = ROOT / "build" / "fresh"
-PAGES = ["README.md", "docs/start.md", "docs/conformance.md", "docs/native.md"]
+PAGES = ["README.md", "docs/from_scratch.md", "docs/start.md", "docs/conformance.md", "docs/native.md"]
 """The pages that say how to install something in a checkout."""
 WHEELS = """\
 python -m pip install --quiet build

@@ -65,13 +65,17 @@ def _is_ours(cls, member):
 
 
 def _parameters(value):
-    """Return the signature without annotations, which change nothing for a caller; "" if the signature is not ours."""
+    return re.sub(r" at 0x\w+", "", str(signature(value) or ""))
+
+
+def signature(value):
+    """Return the signature without annotations, which change nothing for a caller; None if the signature is not ours."""
     inherited = inspect.isclass(value) and issubclass(value, Exception | Enum) and not _is_ours(value, "__init__")
     if inherited or value.__module__.partition(".")[0] not in OURS:
-        return ""
-    bare, signature = inspect.Parameter.empty, inspect.signature(value)
-    parameters = [parameter.replace(annotation=bare) for parameter in signature.parameters.values()]
-    return re.sub(r" at 0x\w+", "", str(signature.replace(parameters=parameters, return_annotation=bare)))
+        return None
+    bare, whole = inspect.Parameter.empty, inspect.signature(value)
+    parameters = [parameter.replace(annotation=bare) for parameter in whole.parameters.values()]
+    return whole.replace(parameters=parameters, return_annotation=bare)
 
 
 def contract():

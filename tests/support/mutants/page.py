@@ -1,9 +1,9 @@
-"""Judge a sample of the mutants, in an hour, and write docs/mutants.md.
+"""Judge a sample of the mutants, in an hour, and write docs/mutants.md and docs/mutants-living.md.
 
     PYTHONPATH=../../asv_benches python -m mutants.page [FILE]
 
-Run it in the folder tests/support. With a FILE that ``python -m mutants.run --json FILE`` has written, it writes the page and
-judges nothing.
+Run it in the folder tests/support. With a FILE that ``python -m mutants.run --json FILE`` has written, it writes the pages
+and judges nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import reports
 from .living import Living
 from .operators import OPERATORS
 
-PAGE = ROOT / "docs" / "mutants.md"
+PAGE, LIVING_PAGE = ROOT / "docs" / "mutants.md", ROOT / "docs" / "mutants-living.md"
 Record = Mapping[str, Any]
 
 TEXT = """\
@@ -35,8 +35,9 @@ source of our own kernels and of the algebra, changes one thing, and judges the 
 design and by problems with one option at a time. A mutant that the suite finds is *killed*. One that *lives* computes the
 same answers, or shows what the suite lacks.
 
-`python -m mutants.page` writes this page. It judges a random sample of the mutants of each module. A mutant that lives for no
-known reason is judged again: in every dtype, by triples too, and by all sections of `mha conform --quick`.
+`python -m mutants.page` writes this page and [that of the living](mutants-living.md). It judges a random sample of the mutants
+of each module. A mutant that lives for no known reason is judged again: in every dtype, by triples too, and by all sections of
+`mha conform --quick`.
 
 <!-- not run: it takes an hour -->
 ```console
@@ -64,15 +65,21 @@ Docstrings, annotations, imports, assertions and the conditions of errors are no
 
 {modules}
 
-## Mutants that live
+```{{toctree}}
+:hidden:
 
-Each has the line of the source, the change, and the reason why answers stay the same, from `tests/support/mutants/living.toml`.
+mutants-living
+```
+"""
+LIVING_TEXT = """\
+[Mutants](mutants.md) that the conformance suite does not find. Each has the line of the source, the change, and the reason why
+answers stay the same, from `tests/support/mutants/living.toml`; `python -m mutants.page` writes this page.
 
 {living}"""
 
 
 def markdown(results: Mapping[str, Any], living: Living) -> str:
-    """Return the page."""
+    """Return the page of what was judged and killed."""
     records: Sequence[Record] = results["mutants"]
     left = [x for x in records if not x["killed"]]
     by = Counter(x["killed"] for x in records if x["killed"])
@@ -93,16 +100,21 @@ def markdown(results: Mapping[str, Any], living: Living) -> str:
         by_error=killed - by["AssertionError"] - by_crash - by["refuses"],
         operators=_operators(records),
         modules=_modules(records, results["enumerated"]),
-        living="\n".join(_living(left, living)),
     )
     return reports.page("Mutants", text)
+
+
+def living_markdown(results: Mapping[str, Any], living: Living) -> str:
+    """Return the page of the mutants that live, each with its reason."""
+    left = [x for x in results["mutants"] if not x["killed"]]
+    return reports.page("Mutants that live", LIVING_TEXT.format(living="\n".join(_living(left, living))))
 
 
 def _living_sentence(left: int, explained: int) -> str:
     """Return a sentence on the mutants that live."""
     if left == explained:
-        return f"For each of the {left} others there is a reason, given below."
-    return f"Of the {left} others, {explained} have a reason, given below; for {left - explained} none is known yet."
+        return f"For each of the {left} others [there is a reason](mutants-living.md)."
+    return f"Of the {left} others, {explained} have [a reason](mutants-living.md); for {left - explained} none is known yet."
 
 
 def _operators(records: Sequence[Record]) -> str:
@@ -128,7 +140,7 @@ def _living(left: Sequence[Record], living: Living) -> Iterable[str]:
             (f"`{x['function'] or 'the module'}`", f"`{x['text']}`", f"`{x['change']}`", living.reason(x) or _unknown(x))
             for x in group
         )
-        yield f"### {module}\n\n{reports.table(('function', 'line', 'change', 'reason'), rows)}\n"
+        yield f"## {module.replace('.', ': ', 1)}\n\n{reports.table(('function', 'line', 'change', 'reason'), rows)}\n"
 
 
 def _unknown(record: Record) -> str:
@@ -151,4 +163,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m mutants.page", description=__doc__.splitlines()[0])
     parser.add_argument("file", nargs="?", type=Path, help="results of mutants.run; by default, a sample is judged")
     results = parser.parse_args().file or judged()
-    PAGE.write_text(markdown(json.loads(results.read_text(encoding="utf-8")), Living.read()), encoding="utf-8")
+    for page, write in ((PAGE, markdown), (LIVING_PAGE, living_markdown)):
+        page.write_text(write(json.loads(results.read_text(encoding="utf-8")), Living.read()), encoding="utf-8")

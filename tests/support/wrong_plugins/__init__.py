@@ -3,7 +3,7 @@
     MHA_WRONG=scores.scale_off mha conform numpy --plugin wrong_plugins
 
 judges one of them, if run in tests/support. table.py and by_name.py list them, tests/conformance/test_catches.py runs them, and
-docs/conformance.md shows those of table.py. Like any plugin, this module must not import an array library.
+docs/wrong-plugins.md shows those of table.py. Like any plugin, this module must not import an array library.
 """
 
 import os

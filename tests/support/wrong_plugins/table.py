@@ -214,7 +214,7 @@ RIGHT = [
 
 
 def markdown():
-    """Return ``TABLE`` as docs/conformance.md shows it."""
+    """Return ``TABLE`` as docs/wrong-plugins.md shows it."""
     rows = [
         f"| {p.id} | {p.fault} | {p.section.removeprefix('test_')} | {'' if p.promise is None else p.promise} |" for p in TABLE
     ]
