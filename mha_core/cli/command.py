@@ -44,7 +44,7 @@ class Command(TyperCommand):
         return super().get_short_help_str(limit=1000)  # the whole sentence; click wraps it
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+        return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
 
 
 @contextmanager

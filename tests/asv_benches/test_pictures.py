@@ -1,6 +1,10 @@
 """The command ``python -m pictures``: what it asks of the browser."""
 
+import shlex
+
 import pictures
+from pages import commands
+from project import ROOT
 
 BROWSER = """#!/bin/sh
 for word; do case $word in --screenshot=*) echo "$@" > "${word#--screenshot=}";; esac; done
@@ -18,3 +22,8 @@ def test_a_page_is_taken_light_and_dark_by_a_browser_without_a_network(tmp_path,
     assert light.endswith("file:///page.html#layer=1\n") and "--window-size=400,900" in light
     assert all("MAP * ~NOTFOUND" in words for words in (light, dark))
     assert "--force-dark-mode" in dark and "--force-dark-mode" not in light
+
+
+def test_the_picture_of_attend_is_of_the_page_that_the_command_in_the_readme_writes():
+    shown = [shlex.split(command.line) for command in commands(ROOT / "README.md")]
+    assert ["mha", "attend", *pictures.ATTEND, "--output", "page.html"] in shown

@@ -35,6 +35,13 @@ def test_it_is_a_screen_of_what_happened(demo, folder, sentences):
     assert all(re.fullmatch(r"  \d\.\d{3}  (.*)", line)[1] in sentences for at, line in enumerate(written) if at % 4)
 
 
+def test_a_question_is_answered(demo):
+    at = demo.index("how do bees talk to each other")
+    first, second = demo[at + 1 : at + 3]
+    assert re.fullmatch(r"  0\.\d{3}  Honeybees tell one another where the flowers are by dancing\.", first)
+    assert re.match(r"  0\.\d{3}  A returning bee waggles across the comb", second)
+
+
 def test_the_next_commands_work(demo, tmp_path, minilm):
     start = demo.index("next:") + 1
     exports = [line.strip() for line in demo[start:] if line.startswith("  export ")]

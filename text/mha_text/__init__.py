@@ -11,6 +11,7 @@ from .corpus.errors import BadText, CorpusError
 from .models.batches import TruncationWarning
 from .models.cross_encoder import CrossEncoder, RankedDocument
 from .models.files import ModelError, ModelNotFound
+from .models.hints import FUNCTIONS
 from .models.quantize import quantize_embeddings
 from .models.text_encoder import TextEncoder
 
@@ -41,10 +42,11 @@ _CORPUS = {"CorpusReport": "encode", "encode_corpus": "encode", "Hit": "search",
 
 
 def __getattr__(name: str) -> typing.Any:
-    """Import the functions on corpora when they are first used."""
+    """Import the functions on corpora when they are first used, and say what to write for names of sentence-transformers."""
     if name in _CORPUS:
         return getattr(importlib.import_module(f".corpus.{_CORPUS[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+    hint = f": {FUNCTIONS[name]}" if name in FUNCTIONS else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}", name=name, obj=sys.modules[__name__])
 
 
 def __dir__() -> list[str]:

@@ -73,8 +73,8 @@ def test_without_colours_a_row_is_its_tenths_and_its_largest_weights(attend, exp
     weights, tokens = expected
     lines = ok(*attend, "--layer", 0, "--head", 1).splitlines()
     assert lines[0] == "tiny on numpy: layer 0 of 0 to 1, head 1 of 0 to 1"
-    assert len(lines) == 2 + len(tokens)
-    for at, (line, row) in enumerate(zip(lines[2:], weights[0, 1], strict=True)):
+    assert len(lines) == 3 + len(tokens)
+    for at, (line, row) in enumerate(zip(lines[3:], weights[0, 1], strict=True)):
         number, token, *cells = line.split()
         assert (number, token) == (str(at), tokens[at])
         assert cells[: len(tokens)] == tenths(row)
@@ -95,33 +95,9 @@ def test_the_most_telling_head_is_shown_by_default(attend, expected):
         assert legend == f"each row attends to the columns; {what} single out another word most"
 
 
-def pointing(at, count=6):
-    """A map in which every token looks at one."""
-    weights = np.full((count, count), 0.01, dtype=np.float32)
-    weights[:, at] = 1
-    return weights
-
-
-@pytest.mark.parametrize(
-    ("tokens", "weights", "layer"),
-    [
-        pytest.param("a b c d e f", [np.eye(6), np.eye(6, k=1) + np.eye(6, k=-1), pointing(1)], 2, id="a far word"),
-        pytest.param("[S] b c d e f", [pointing(0), pointing(3)], 1, id="no special token"),
-        pytest.param("a b c d e .", [pointing(5), pointing(3)], 1, id="no punctuation"),
-        pytest.param("[S] b c . , !", [pointing(3), pointing(1)], 1, id="neighbours, if there are no others"),
-        pytest.param("[S] . . . . !", [pointing(3) / 2, pointing(1)], 1, id="any token, if there is no word"),
-        pytest.param("a b c d e f", [pointing(1), pointing(1)], 0, id="the first of equals"),
-    ],
-)
-def test_the_most_telling_head_singles_out(tokens, weights, layer):
-    words = tuple(tokens.split())
-    special = tuple(word == "[S]" for word in words)
-    assert Choice(None, None).one(AttentionMaps("", words, special, np.asarray(weights)[:, None], "", "")) == (layer, 0)
-
-
 def test_the_mean_of_the_last_layer_can_be_chosen(attend, expected):
     weights, _ = expected
-    title, legend, *lines = ok(*attend, "--head", "mean").splitlines()
+    title, legend, _, *lines = ok(*attend, "--head", "mean").splitlines()
     assert (title, legend) == ("tiny on numpy: layer 1 of 0 to 1, mean of 2 heads", "each row attends to the columns")
     largest = [float(re.findall(r"\d\.\d\d", line)[0]) for line in lines]
     np.testing.assert_allclose(largest, weights[1].mean(axis=0).max(axis=-1), atol=0.0051)
@@ -132,7 +108,7 @@ def test_with_colours_a_larger_weight_is_never_a_darker_cell(system, number):
     """The nearest of 256 colours to a blend of two alternate between grey and blue, so that small weights look like noise."""
     maps = planted(64)
     maps.weights[0, 0, 0] = np.linspace(0, 1, 64) ** 2
-    row = printed(maps, Choice(0, 0), force_terminal=True, color_system=system).splitlines()[2]
+    row = printed(maps, Choice(0, 0), force_terminal=True, color_system=system).splitlines()[3]
     cells = [[*map(int, cell.groups())] for cell in re.finditer(rf"\x1b\[{number}m", row)]
     colours = [cell if system == "truecolor" else Color.from_ansi(*cell).get_truecolor() for cell in cells]
     brightness = [0.2126 * red + 0.7152 * green + 0.0722 * blue for red, green, blue in colours]
@@ -153,7 +129,7 @@ def test_letters_that_the_terminal_lacks_are_question_marks(encoding):
     sent = BytesIO()
     console = Console(file=TextIOWrapper(sent, encoding=encoding, write_through=True), width=200, highlight=False)
     terminal.show(maps, Choice(0, 0), console)
-    first, second, third = (line.split() for line in sent.getvalue().decode(encoding).splitlines()[2:])
+    first, second, third = (line.split() for line in sent.getvalue().decode(encoding).splitlines()[3:])
     assert first[1] == "??" and second[1] == ("?t?" if encoding == "ascii" else "été") and third[1] == "unpronounceab~"
     assert [line[2:5] for line in (first, second, third)] == [tenths(row, ".") for row in maps.weights[0, 0]]
 
@@ -161,16 +137,30 @@ def test_letters_that_the_terminal_lacks_are_question_marks(encoding):
 def test_columns_that_do_not_fit_are_counted():
     maps = planted(60)
     lines = plain(maps, Choice(0, 0), width=60, color_system=None)
-    assert len(lines) == 2 + 60 + 2 and max(map(len, lines)) <= 60
+    assert len(lines) == 3 + 60 + 2 and max(map(len, lines)) <= 60
     first = int(re.search(r"columns (\d+) to 59 do not fit", lines[-2])[1])
     assert 10 < first < 60
-    assert len(printed(maps, Choice(0, 0), width=60).splitlines()) == 2 + 60  # a file has no width
+    assert len(printed(maps, Choice(0, 0), width=60).splitlines()) == 3 + 60  # a file has no width
 
 
 def test_a_narrow_terminal_shows_all_columns_and_only_the_largest_weight():
     lines = plain(planted(20), Choice(0, 0), width=40, color_system=None)
-    assert len(lines) == 3 + 20 and max(map(len, lines)) <= 40  # the title takes two lines
-    assert all(len(re.findall(r"\d\.\d\d t", line)) == 1 for line in lines[3:])
+    assert len(lines) == 4 + 20 and max(map(len, lines)) <= 40  # the title takes two lines
+    assert all(len(re.findall(r"\d\.\d\d t", line)) == 1 for line in lines[4:])
+
+
+@pytest.mark.parametrize("width", [200, 60])
+@pytest.mark.parametrize("count", [6, 13, 101])
+def test_columns_have_the_numbers_of_their_tokens_above_them(count, width):
+    """Each token attends to itself, so the only weight of its row stands below the last digit of its own number."""
+    maps = planted(count)
+    maps.weights[:] = np.eye(count)
+    lines = plain(maps, Choice(0, 0), width, color_system=None)
+    start = next(at for at, line in enumerate(lines) if "each row" in line) + 1
+    labels = {int(label[0]): label.end() - 1 for label in re.finditer(r"\d+", lines[start])}
+    assert len(labels) >= (count if count < 10 else min(count, 30) // 5) and 0 in labels
+    left = len(f"{count - 1} t{count - 1} ")
+    assert labels == {at: lines[start + 1 + at].find("9", left) for at in labels}
 
 
 def test_brackets_in_a_token_are_not_markup_and_wide_letters_count_as_two_columns():
@@ -191,8 +181,12 @@ def test_the_page_holds_the_weights_of_every_head_and_opens_on_the_one_that_was_
         text, data = page_of(tmp_path / f"{name}.html", *attend, "--backend", name)
         assert f"backend <b>{name}</b>" in text
         np.testing.assert_allclose(data["weights"], weights, atol=2 / 65535)
+    assert data["token"] is None
     _, data = page_of(tmp_path / "page.html", *attend, "--layer", 0, "--head", 1)
     assert (data["layer"], data["head"]) == (0, 1)
+    for token in ("bird", "2"):
+        _, data = page_of(tmp_path / "page.html", *attend, "--token", token)
+        assert data["tokens"][data["token"]] == "bird" and data["token"] == 2
 
 
 def test_special_tokens_are_named_but_no_unknown_or_masked_word(minilm, tmp_path):
@@ -297,7 +291,7 @@ def test_a_missing_layer_or_head_is_refused_and_no_file_is_left(attend, option, 
 
 def test_an_empty_text_is_its_special_tokens_and_a_text_without_tokens_or_not_in_unicode_is_refused(tiny_model):
     lines = ok("attend", "", "--model", tiny_model).splitlines()
-    assert [line.split()[1] for line in lines[2:]] == ["[CLS]", "[SEP]"]
+    assert [line.split()[1] for line in lines[3:]] == ["[CLS]", "[SEP]"]
     edit(tiny_model / "tokenizer.json", post_processor=None)
     assert fails(1, "attend", "", "--model", tiny_model) == "error: the text '' has no tokens; expected at least one\n"
     message = "error: text cannot be written as UTF-8: surrogates not allowed at character 3\n"
@@ -308,7 +302,7 @@ def test_an_empty_text_is_its_special_tokens_and_a_text_without_tokens_or_not_in
 def test_a_long_text_is_cut_with_a_warning(tiny_model):
     done = run("attend", " ".join(WORDS[4:10] * 3), "--model", tiny_model)
     assert done.exit_code == 0 and done.stderr == "warning: 1 of 1 texts are longer than 8 tokens, and were cut there\n"
-    assert len(done.stdout.splitlines()) == 2 + 8
+    assert len(done.stdout.splitlines()) == 3 + 8
 
 
 def test_an_output_that_cannot_be_written_is_reported_before_any_work_and_an_error_leaves_the_old_file(attend, tmp_path):

@@ -46,17 +46,42 @@ def expected(tiny_model):
 
 
 def test_a_text_becomes_a_line_of_json(encode, expected):
-    out = ok(*encode, "--text", "a bird")
+    out = ok(*encode, "--text", "a bird", "--output", "-")
     assert (out.count("\n"), len(json.loads(out))) == (1, 8)
     np.testing.assert_array_equal(rows(out), expected(["a bird"]))
-    assert ok(*encode, "-t", "a bird", "--output", "-") == out
+
+
+def numbers(vector):
+    return "".join(f"{number:9.4f}" for number in vector[:5]) + "  ..."
+
+
+ALL_NUMBERS = "all numbers: --output vectors.npy, or --output - for JSON"
+
+
+def test_without_an_output_a_summary_is_printed_that_says_how_to_get_the_numbers(encode, expected, tmp_path):
+    (vector,) = expected(["a bird"])
+    assert ok(*encode, "-t", "a bird").splitlines() == ["1 vector of 8 numbers, length 1.000", numbers(vector), ALL_NUMBERS]
+    texts = ["a bird", "the tree", "", "dawn", "at dawn"]
+    vectors, cut = expected(texts), expected(texts, truncate_dim=3)
+    assert ok(*encode, *text_options(*texts)).splitlines() == [
+        *("5 vectors of 8 numbers, length 1.000", *map(numbers, vectors[:3]), "  ...", ALL_NUMBERS)
+    ]
+    shortest, *_, longest = sorted(np.linalg.norm(cut, axis=1))
+    first, second, *_ = ok(*encode, *text_options(*texts), "--truncate-dim", "3").splitlines()
+    assert first == f"5 vectors of 3 numbers, lengths {shortest:.3f} to {longest:.3f}"
+    assert second == numbers(cut[0]).removesuffix("  ...")
+    (tmp_path / "texts").write_text("a bird\ndawn\n" * 2500)  # more than the 4096 of a window
+    first, *shown = ok(*encode, tmp_path / "texts").splitlines()
+    assert first == "5000 vectors of 8 numbers, length 1.000" and len(shown) == 5
+    (tmp_path / "empty").touch()
+    assert ok(*encode, tmp_path / "empty") == "0 vectors of 8 numbers\n"
 
 
 def test_files_standard_input_and_texts_in_order(encode, expected, tmp_path):
     (tmp_path / "one").write_text("a bird\nthe tree\n")
     (tmp_path / "two").write_text("dawn")
     texts = ["a bird", "the tree", "dawn", "sings", "", "at"]
-    out = ok(*encode, "--text", "", tmp_path / "one", tmp_path / "two", "-", "-t", "at", stdin="sings\n")
+    out = ok(*encode, "--text", "", tmp_path / "one", tmp_path / "two", "-", "-t", "at", "-o", "-", stdin="sings\n")
     close(rows(out), expected(texts))
 
 
@@ -65,7 +90,7 @@ def test_a_pipe_can_be_read_as_a_file(encode, expected):
     os.write(write, b"a bird\ndawn\n")
     os.close(write)
     try:  # the path that a shell passes for <(command)
-        np.testing.assert_array_equal(rows(ok(*encode, f"/dev/fd/{read}")), expected(["a bird", "dawn"]))
+        np.testing.assert_array_equal(rows(ok(*encode, f"/dev/fd/{read}", "-o", "-")), expected(["a bird", "dawn"]))
     finally:
         os.close(read)
 
@@ -97,7 +122,13 @@ def test_similar_prints_each_text_and_its_nearest_texts_or_json_for_programs(enc
 
 def test_similar_prints_at_most_all_other_texts(encode):
     assert ok(*encode, "-k", "99", "-t", "a", "-t", "a").splitlines() == ["a", "  1.000  a", "a", "  1.000  a"]
-    assert ok(*encode, "-k", "3", "-t", "a").splitlines() == ["a"]
+
+
+def test_one_text_has_no_nearest_text_and_standard_error_says_why(encode):
+    for options, printed in (((), "a\n"), (("--json",), '{"text": "a", "hits": []}\n')):
+        done = run(*encode, "-k", "3", "-t", "a", *options)
+        assert (done.exit_code, done.stdout) == (0, printed)
+        assert done.stderr == "there is one text, and no other to compare it with: give more FILEs or --text\n"
 
 
 def test_prompts_and_cut_vectors(encode, tiny_model):
@@ -107,7 +138,9 @@ def test_prompts_and_cut_vectors(encode, tiny_model):
         (("--prompt", "the tree "), {"prompt": "the tree "}),
         (("--prompt-name", "query", "--truncate-dim", "3"), {"prompt": "a bird ", "truncate_dim": 3}),
     ):
-        np.testing.assert_allclose(rows(ok(*encode, "-t", "dawn", *options)), encoder.encode(["dawn"], **same), atol=1e-6)
+        np.testing.assert_allclose(
+            rows(ok(*encode, "-t", "dawn", "-o", "-", *options)), encoder.encode(["dawn"], **same), atol=1e-6
+        )
     assert "truncate_dim is 9; expected an int from 1 to 8" in fails(1, *encode, "-t", "a", "--truncate-dim", "9")
 
 
@@ -151,13 +184,13 @@ def test_the_bar_knows_the_number_of_texts_if_all_are_in_files(encode, tmp_path,
     monkeypatch.setattr(tqdm, "tqdm", lambda **options: totals.append(options["total"]) or bar(**options))
     (tmp_path / "texts").write_text("a\nbird\nsings", encoding="utf-8")
     files = [tmp_path / "texts"] if source == "file" else ["-"]
-    assert len(ok(*encode, *files, "-t", "at dawn", stdin="a\n").splitlines()) == (4 if source == "file" else 2)
+    assert len(ok(*encode, *files, "-t", "at dawn", "-o", "-", stdin="a\n").splitlines()) == (4 if source == "file" else 2)
     assert totals == [total]
 
 
 def test_no_lines_give_no_rows(encode, tmp_path):
     (tmp_path / "empty").touch()
-    assert ok(*encode, tmp_path / "empty") == ""
+    assert ok(*encode, tmp_path / "empty", "-o", "-") == ""
     assert ok(*encode, tmp_path / "empty", "--similar", "3", "-o", tmp_path / "x.npy").endswith(": 0 vectors of 8 numbers\n")
     vectors = np.load(tmp_path / "x.npy")
     assert (vectors.shape, vectors.dtype) == ((0, 8), np.float32)
@@ -165,7 +198,7 @@ def test_no_lines_give_no_rows(encode, tmp_path):
 
 @pytest.mark.filterwarnings("default::mha_text.TruncationWarning")
 def test_long_texts_give_one_warning_on_standard_error(encode):
-    done = run(*encode, *text_options("bird " * 20, "a", "tree " * 20))
+    done = run(*encode, *text_options("bird " * 20, "a", "tree " * 20), "-o", "-")
     warning = "warning: 2 of 3 texts are longer than 8 tokens, and were cut there\n"
     assert (done.exit_code, done.stderr, len(done.stdout.splitlines())) == (0, warning, 3)
 
@@ -189,6 +222,17 @@ def test_a_folder_is_written_and_summed_up(encode, tmp_path):
 
 
 @pyarrow
+def test_a_whole_folder_starts_no_worker(encode, tmp_path, monkeypatch):
+    write(tmp_path / "x.txt", TEXTS)
+    command = (*encode, tmp_path / "x.txt", "-o", tmp_path / "out")
+    ok(*command)
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    assert ok(*command, "--workers", "2").splitlines()[1] == "23 of them had been written by an earlier run"
+    (tmp_path / "out/_SUCCESS").unlink()
+    assert "workers need distributed" in fails(1, *command, "--workers", "2")
+
+
+@pyarrow
 def test_a_folder_lists_rows_without_texts(encode, tmp_path):
     (tmp_path / "x.txt").write_bytes(b"a\n\xff\n")
     command = (*encode, tmp_path / "x.txt", "-o", tmp_path / "out")
@@ -203,33 +247,7 @@ def test_one_array_and_json_lines_come_from_the_same_files(encode, expected, tmp
     command = (*encode, tmp_path / "x.parquet", "--column", "text")
     ok(*command, "-o", tmp_path / "x.npy")
     np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), expected(TEXTS))
-    close(rows(ok(*command)), expected(TEXTS))
-
-
-# usage errors: exit code 2
-
-
-def test_usage_errors_say_what_to_give(encode, tmp_path):
-    table = (*encode, write(tmp_path / "x.csv", TEXTS), "--column", "text")
-    for message, arguments in (
-        ("give FILE..., - for standard input, or --text T", encode),
-        ("'nowhere.txt' does not exist", (*encode, "nowhere.txt")),
-        ("'--model'", ("encode", "-t", "a")),
-        ("'x.txt' does not end in .npy; give x.npy, a folder such as vectors/, or -", (*encode, "-t", "a", "-o", "x.txt")),
-        ("--similar prints to standard output too; give a file", (*encode, "-t", "a", "-k", "1", "-o", "-")),
-        ("is for --similar; vectors are printed as JSON without it", (*encode, "--json", "-t", "a")),
-        *(("'--similar'", (*encode, "-t", "a", "--similar", wrong)) for wrong in ("0", "-1", "many")),
-        ("encod", ("encod",)),
-        ("is for a folder of vectors; add --output vectors/", (*table, "--id", "key")),
-        ("is for a folder of vectors; add --output vectors/", (*table, "--skip-invalid", "-o", "x.npy")),
-        ("'int4' is none of float32, float16, int8, binary", (*table, "--precision", "int4", "-o", "out")),
-        ("a scheduler has workers; leave out one of the two", (*table, "-w", "2", "--scheduler", "tcp://x:1", "-o", "y")),
-        ("leave out --text, - and --similar", (*table, "--workers", "2")),
-        *(("leave out --text, - and --similar", (*table, "-o", "out", *more)) for more in (("-t", "a"), ("-k", "2"), ("-",))),
-        ("no file matches", (*encode, tmp_path / "*.tsv")),
-    ):
-        assert message in fails(2, *arguments)
-    assert "x.csv has no column 'words': its columns are key, text" in fails(1, *table[:-1], "words", "-o", tmp_path / "out")
+    close(rows(ok(*command, "-o", "-")), expected(TEXTS))
 
 
 # other errors: exit code 1
@@ -256,7 +274,7 @@ def test_a_vector_that_json_cannot_represent_is_an_error_with_the_number_of_its_
     name = next(name for name in weights if name.endswith("word_embeddings.weight"))
     weights[name] = np.full_like(weights[name], np.nan)
     save_file(weights, tiny_model / "model.safetensors")
-    message = fails(1, *encode, "-t", "a bird", "-t", "a tree")
+    message = fails(1, *encode, "-t", "a bird", "-t", "a tree", "-o", "-")
     assert message.startswith("error: the vector of text 1 contains NaN or infinity, which JSON cannot represent: ")
     ok(*encode, "-t", "a bird", "-o", tmp_path / "x.npy")
     assert np.isnan(np.load(tmp_path / "x.npy")).all()
@@ -289,18 +307,18 @@ def test_a_failure_leaves_the_old_output_and_nothing_else(encode, tiny_model, tm
 # the program in its own process
 
 
-@pytest.mark.parametrize("similar", [(), ("--similar", "1")])
-def test_a_closed_pipe_ends_it_without_a_message(tiny_model, tmp_path, similar):
+@pytest.mark.parametrize("options", [("--output", "-"), ("--similar", "1")])
+def test_a_closed_pipe_ends_it_without_a_message(tiny_model, tmp_path, options):
     (tmp_path / "texts").write_text("a bird\n" * 500)
     read, write = os.pipe()
     os.close(read)  # as head does after its last line
-    done = processes.run([COMMAND], "encode", "--model", tiny_model, tmp_path / "texts", *similar, stdout=write)
+    done = processes.run([COMMAND], "encode", "--model", tiny_model, tmp_path / "texts", *options, stdout=write)
     os.close(write)
     assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_the_program_is_installed_and_runs(tiny_model, expected):
-    done = processes.run([COMMAND], "encode", "-m", tiny_model, "-", text="a bird\ndawn")
+    done = processes.run([COMMAND], "encode", "-m", tiny_model, "-", "-o", "-", text="a bird\ndawn")
     assert (done.returncode, done.stderr) == (0, "")
     np.testing.assert_array_equal(rows(done.stdout), expected(["a bird", "dawn"]))
 

@@ -13,7 +13,9 @@ from corpus_kills import contents, table
 from tiny_models import close, edit
 from written_texts import SUFFIXES, TEXTS, write
 
+import mha_core as mha
 import mha_text as mt
+from mha_text.corpus import job
 from mha_text.corpus.stored import npy_writer, stored_vectors
 from mha_text.models.dense import Dense
 
@@ -185,6 +187,52 @@ def test_a_run_that_was_stopped_encodes_only_what_is_missing(encode, tmp_path):
     assert (report.texts, report.reused) == (23, 10)
     assert contents(tmp_path / "out") == whole
     assert (tmp_path / "out" / "part-00000.parquet").stat().st_mtime_ns == before
+
+
+class ModelIsRead(Exception):
+    """A model is read."""
+
+
+def read(*_, **__):
+    raise ModelIsRead
+
+
+def test_a_run_with_nothing_left_to_do_does_not_read_the_model(encode, tiny_model, tmp_path, monkeypatch):
+    edit(tiny_model / "config_sentence_transformers.json", prompts={"document": "a "})
+    options = {"prompt_name": "document", "truncate_dim": 5}
+    encode(**options)
+    written = contents(tmp_path / "out")
+    moved = tiny_model.rename(tmp_path / "moved")
+    monkeypatch.setattr(mt.TextEncoder, "from_pretrained", read)
+    monkeypatch.setattr(job, "_encoders", {})
+    report = encode(model=moved, **options)
+    assert (report.texts, report.reused, report.dim, report.max_seq_length) == (23, 23, 5, 8)
+    assert contents(tmp_path / "out") == written
+    with pytest.raises(ModelIsRead):  # vectors may be of another length, which the model knows
+        encode(model=moved, prompt_name="document")
+    (tmp_path / "out/part-00001.parquet").unlink()
+    with pytest.raises(ModelIsRead):
+        encode(model=moved, **options)
+
+
+def test_other_files_of_a_model_and_another_backend_are_noticed_all_the_same(encode, tiny_model, tmp_path):
+    encode()
+    edit(tiny_model / "sentence_bert_config.json", max_seq_length=7)
+    refuses(mt.CorpusError, "model: sha256 was", encode)
+    edit(tiny_model / "sentence_bert_config.json", max_seq_length=8)
+    assert encode().reused == 23
+    with mha.use_backend("array_api_strict"):
+        refuses(mt.CorpusError, "model: backend was numpy, now array_api_strict", encode)
+
+
+def test_the_mark_of_a_whole_folder_is_no_proof_for_an_encoder_that_may_differ_from_its_files(encode, tiny, tmp_path):
+    """Its files may be others since it was read, and it others than they."""
+    edit(tiny.tokenizer.path.parent / "config.json", layer_norm_eps=1e-6)
+    for out, model in (("stale", tiny), ("changed", replace(tiny))):
+        encode(out=tmp_path / out, model=model)
+        assert (tmp_path / out / "_SUCCESS").read_bytes() == b""
+    encode()
+    assert len((tmp_path / "out/_SUCCESS").read_bytes()) == 64
 
 
 def test_another_corpus_model_or_option_is_refused_with_what_differs(encode, tiny, tmp_path):

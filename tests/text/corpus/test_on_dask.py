@@ -146,7 +146,7 @@ def test_a_worker_with_another_model_is_found(folder, tmp_path):
     other = write_tiny_model(tmp_path / "other")
     edit(other / "sentence_bert_config.json", max_seq_length=7)
     load, load_other = (partial(mt.TextEncoder.from_pretrained, path) for path in (folder / "model", other))
-    assert len({describe(each, (None, None, None))[0].sha256 for each in (load, load_other)}) == 2
+    assert len({describe(each, (None, None, None, None)).facts.sha256 for each in (load, load_other)}) == 2
     options = SimpleNamespace(column=None, id=None, prompt=None)
     job = SimpleNamespace(folder=tmp_path, options=options, layout=None, model=load_other, model_sha256="0" * 64)
     message = r"the model of this worker differs from that of the manifest: sha256 [0-9a-f]{64}, 000"

@@ -62,6 +62,15 @@ def test_a_corpus_in_a_file_is_read_in_blocks(problem, tmp_path):
     assert mt.semantic_search(queries, tmp_path / "x.npy", 10) == mt.semantic_search(queries, corpus, 10)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_vector_is_one_query(problem, backend, tmp_path):
+    loaded = load(backend)
+    queries, corpus = (loaded.from_numpy(x[:5]) for x in problem)
+    np.save(tmp_path / "x.npy", problem[1][:5])
+    for where in (corpus, tmp_path / "x.npy"):
+        assert mt.semantic_search(queries[2, :], where, 3) == mt.semantic_search(queries[2:3, :], where, 3)
+
+
 def test_small_and_empty_corpora(problem):
     queries, corpus = problem
     agrees(mt.semantic_search(queries, corpus[:3], 10), queries, corpus[:3], 10)
@@ -73,7 +82,7 @@ def test_wrong_arguments_are_refused(problem, tmp_path):
     queries, corpus = problem
     for error, message, args in (
         (ValueError, "top_k is 0; expected an int of at least 1", (queries, corpus, 0)),
-        (ValueError, r"queries has shape \(16,\); expected \(q, d\), one d for both", (queries[0], corpus)),
+        (ValueError, r"queries has shape \(1, 7, 16\); expected \(q, d\), one d for both", (queries[None], corpus)),
         (ValueError, r"corpus has shape \(9000, 8\); expected \(n, d\), one d for both", (queries, corpus[:, :8])),
         (TypeError, "queries has dtype int64; expected a floating dtype", (queries.astype(int), corpus)),
         (FileNotFoundError, "does not exist", (queries, tmp_path / "x.npy")),

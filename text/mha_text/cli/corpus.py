@@ -11,7 +11,7 @@ from typing import Any
 
 from ..corpus import on_dask
 from ..corpus.encode import CorpusReport, encode_corpus
-from ..corpus.manifest import REJECTED
+from ..corpus.manifest import REJECTED, SUCCESS
 from ..corpus.sources import Source
 from ..corpus.stored import npy_writer, stored_vectors
 from ..models.text_encoder import TextEncoder
@@ -29,9 +29,10 @@ def run(
     """Encode files, and write a folder of vectors, or one array for a path that ends in .npy."""
     is_array = output.suffix == ".npy"
     folder = output.with_name(f"{output.name}.parts") if is_array else output
+    is_whole = (folder / SUCCESS).exists()  # and is checked here before workers of this machine would have started
     with contextlib.ExitStack() as stack:
         client = None
-        if workers is not None or scheduler is not None:
+        if scheduler is not None or (workers is not None and not is_whole):
             client = stack.enter_context(on_dask.connected(workers=workers, scheduler=scheduler))
             print(_cluster(client), file=sys.stderr)
         report = encode_corpus(client, [source.path for source in sources], folder, model, **options)

@@ -20,6 +20,7 @@ from ..corpus.stored import npy_writer
 from ..models.text_encoder import TextEncoder
 
 _STEP = 1 << 16  # rows that are counted together
+_SHOWN, _NUMBERS = 3, 5  # vectors of a summary, and numbers of each
 
 
 class BadVector(MhaError, ValueError):
@@ -45,8 +46,8 @@ def run(
 ) -> None:
     """Encode the texts, and write or print the vectors. The output is opened first, so that a bad path fails immediately.
 
-    ``similar`` prints the nearest texts to each, given the namespace, the texts and batches of vectors; None: vectors are
-    printed, unless there is an ``output``. ``options`` are those of ``TextEncoder.stream``.
+    ``similar`` prints the nearest texts to each, given the namespace, the texts and batches of vectors. With neither that nor
+    an ``output``, a summary is printed. ``options`` are those of ``TextEncoder.stream``.
     """
     kept: list[str] = []
     all_texts: Iterable[str] = chain(_texts(sources, columns), texts)
@@ -58,10 +59,12 @@ def run(
     count = 0
     with contextlib.ExitStack() as stack:
         sinks: list[Callable[[Any], None]] = []
-        if output not in (None, "-"):
-            sinks.append(stack.enter_context(npy_writer(Path(str(output)))))
-        elif not similar:
+        if output == "-":
             sinks.append(_json_printer())
+        elif output is not None:
+            sinks.append(stack.enter_context(npy_writer(Path(output))))
+        elif not similar:
+            sinks.append(stack.enter_context(_summary()))
         encoder = model()
         stream = encoder.stream(all_texts, **options)
         none = encoder.backend.to_numpy(encoder.encode_ids([], truncate_dim=options["truncate_dim"]))
@@ -116,6 +119,31 @@ def _of_standard_input() -> Iterator[tuple[Span, int, Row]]:
         raise OSError("standard input is closed; give FILE..., or --text T")
     for number, row in enumerate(LINES.read_from(sys.stdin.buffer, span, Columns()), start=1):
         yield span, number, row
+
+
+@contextlib.contextmanager
+def _summary() -> Iterator[Callable[[Any], None]]:
+    """Yield a function that receives rows; at the end, print how many there were, their lengths, and the first numbers."""
+    import numpy
+
+    count, dim, shortest, longest, first = 0, 0, numpy.inf, 0.0, list[list[float]]()
+
+    def append(rows: Any) -> None:
+        nonlocal count, dim, shortest, longest
+        count, dim, lengths = count + rows.shape[0], rows.shape[1], numpy.linalg.norm(rows, axis=1)
+        shortest, longest = lengths.min(initial=shortest), lengths.max(initial=longest)
+        first.extend(rows[: _SHOWN - len(first), :_NUMBERS].tolist())
+
+    yield append
+    lengths = list(dict.fromkeys((f"{shortest:.3f}", f"{longest:.3f}")))
+    of = f", length{'s' * (len(lengths) - 1)} {' to '.join(lengths)}" if count else ""
+    print(f"{count} vector{'s' * (count != 1)} of {dim} numbers{of}")
+    for numbers in first:
+        print("".join(f"{number:9.4f}" for number in numbers) + "  ..." * (dim > _NUMBERS))
+    if count > len(first):
+        print("  ...")
+    if count:
+        print("all numbers: --output vectors.npy, or --output - for JSON")
 
 
 def _json_printer() -> Callable[[Any], None]:

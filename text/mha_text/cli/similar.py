@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from mha_core.cli.tables import prose_console
 from mha_core.shared import Array, Namespace
 
 from ..corpus.search import Hit, semantic_search
@@ -21,6 +22,11 @@ def nearest(vectors: Array, k: int) -> Iterator[list[Hit]]:
 
 
 def show_nearest(xp: Namespace, texts: Sequence[str], batches: Sequence[Array], *, count: int, as_json: bool) -> None:
-    """Print each text, and below it its ``count`` nearest texts with their cosines; or a JSON object for each text."""
+    """Print each text, and below it its ``count`` nearest texts with their cosines; or a JSON object for each text.
+
+    Of one text, standard error says why there is none.
+    """
     results = zip(texts, nearest(xp.concat(list(batches), axis=0), count), strict=True)
     show_hits("text", results, dict(enumerate(texts)), as_json=as_json, with_ids=False)
+    if len(texts) == 1:
+        prose_console(stderr=True).print("there is one text, and no other to compare it with: give more FILEs or --text")

@@ -11,8 +11,8 @@ import typer
 from mha_core import MhaError
 from mha_core.cli.command import BackendName, command, failing_clearly
 
-from ..corpus.encode import reader
 from ..corpus.precision import PRECISIONS
+from ..corpus.reader import Reader
 from ..corpus.rows import Columns
 from . import attend as attending
 from . import corpus as corpora
@@ -42,7 +42,7 @@ Output = Annotated[
         "-o",
         metavar="x.npy|DIR|-",
         help="File for the vectors, one (n, d) array; a folder for Parquet files of ids and vectors; or - for a JSON list per "
-        "text (default).",
+        "text. Default: a summary.",
     ),
 ]
 Similar = Annotated[
@@ -115,7 +115,7 @@ def encode(
             "--output",
             f"{output!r} does not end in .npy; give x.npy, a folder such as vectors/, or - for JSON lines",
         ),
-        (as_json and not similar, "--json", "is for --similar; vectors are printed as JSON without it"),
+        (as_json and not similar, "--json", "is for --similar; --output - prints vectors as JSON"),
         (output == "-" and similar, "--output", "--similar prints to standard output too; give a file"),
         (id is not None and not is_folder, "--id", only_in_folders),
         (precision != "float32" and not is_folder, "--precision", only_in_folders),
@@ -136,7 +136,7 @@ def encode(
             sources = encoding.sources_of(files or [], columns)
         except FileNotFoundError as error:
             raise typer.BadParameter(str(error), param_hint="FILE") from error
-        load = reader(model, backend=backend, device=device)
+        load = Reader.of(model, backend=backend, device=device)
         vectors: dict[str, Any] = {"prompt": prompt, "prompt_name": prompt_name, "truncate_dim": truncate_dim}
         if in_parts:
             rows = {"column": column, "id": id, "precision": precision, "skip_invalid": skip_invalid}
@@ -153,7 +153,7 @@ def _is_folder(output: str) -> bool:
 
 @command('Example:  mha search "birds at night" --in vectors/ --model DIR')
 def search(
-    queries: Annotated[list[str], typer.Argument(metavar="QUERY...", help="What to look for.")],
+    queries: Annotated[list[str], typer.Argument(metavar="QUERY", help="What to look for.")],
     *,
     corpus: Annotated[
         Path, typer.Option("--in", metavar="x.npy|DIR", help="Vectors that `mha encode --output` wrote with the same model.")
@@ -180,7 +180,7 @@ def search(
         searching.run(
             queries,
             corpus,
-            reader(model, backend=backend, device=device),
+            Reader.of(model, backend=backend, device=device),
             top_k,
             texts or [],
             column,
@@ -220,6 +220,12 @@ def attend(
             "another word most; in a picture, all.",
         ),
     ] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            "--token", metavar="N|TOKEN", help="In a page, the token that is selected: its number, from 0, or itself."
+        ),
+    ] = None,
     show: Annotated[bool, typer.Option("--open", help="Open the page or picture when it is written.")] = False,
 ) -> None:
     """Show what each head of a pretrained encoder attends to in a text."""
@@ -230,7 +236,9 @@ def attend(
         raise typer.BadParameter(
             f"{output!r} does not end in {endings}; give such a file, or - for the terminal", param_hint="--output"
         )
+    if token is not None and not output.endswith(".html"):
+        raise typer.BadParameter("is selected in a page: add --output page.html", param_hint="--token")
     with failing_clearly():
-        attending.run(text, model, backend, output, layer, head)
+        attending.run(text, model, backend, output, layer, head, token)
         if show and typer.launch(output):
             raise MhaError(f"nothing on this machine opens {output}; it is written")

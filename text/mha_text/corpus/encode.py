@@ -14,11 +14,12 @@ from ..models.text_encoder import TextEncoder
 from . import manifest as manifests
 from . import on_dask
 from .errors import CorpusError
-from .job import Done, Job, ModelFacts, Options, describe, encode_part
+from .job import Description, Done, Job, Options, describe, encode_part
 from .parquet import pyarrow
 from .parts import Layout, Report
 from .plan import STEP, Plan, digest_of, scan
 from .precision import PRECISIONS
+from .reader import Reader
 from .rows import Columns
 from .sources import find
 
@@ -119,15 +120,16 @@ def encode_corpus(
     files = [replace(file, path=file.path.absolute()) for file in find(sources, columns)]
     execute: Execute = _here if client is None else partial(on_dask.run, client)
     load = _loader(model)
-    described: tuple[ModelFacts, str] = next(iter(execute(describe, load, [(prompt, prompt_name, truncate_dim)])))
-    facts, before = described
+    asked = (prompt, prompt_name, truncate_dim, manifests.whole(folder))
+    described: Description = next(iter(execute(describe, load, [asked])))
+    facts = described.facts
     step = STEP if part_rows is None else part_rows
     scanned = dict(execute(scan, columns, ((at, file, step) for at, file in enumerate(files))))
     plan = Plan.of([scanned[at] for at in sorted(scanned)], part_rows)
     base = Path(os.path.commonpath([file.path.parent for file in files]))
     count = sum(1 for _ in plan.parts())
     options = Options(
-        column, id, plan.id_type, before or None, truncate_dim, normalize, precision, skip_invalid, plan.part_rows
+        column, id, plan.id_type, described.before or None, truncate_dim, normalize, precision, skip_invalid, plan.part_rows
     )
     manifest = {
         "format": 1,
@@ -155,7 +157,7 @@ def encode_corpus(
             raise
         seconds = time.monotonic() - begun
         _check_unchanged(plan, folder, execute)
-        manifests.finish(folder, total.rejected)
+        manifests.finish(folder, total.rejected, manifests.sealed(manifest, described.files_sha256))
     return CorpusReport(
         texts=total.texts,
         dim=facts.dim,
@@ -209,15 +211,9 @@ def _with_bar(parts: Iterable[Done], plan: Plan, folder: Path, progress: bool | 
             ) from stopped
 
 
-def reader(path_or_repo: str | os.PathLike[str], **options: Any) -> Callable[[], TextEncoder]:
-    """Return the function that reads a model, with ``options`` of ``from_pretrained``, in any process of any directory."""
-    path = Path(path_or_repo).expanduser()
-    return partial(TextEncoder.from_pretrained, path.absolute() if path.is_dir() else os.fspath(path_or_repo), **options)
-
-
 def _loader(model: Any) -> TextEncoder | Callable[[], TextEncoder]:
     if isinstance(model, str | os.PathLike):
-        return reader(model)
+        return Reader.of(model)
     if isinstance(model, TextEncoder) or callable(model):
         return model
     raise TypeError(

@@ -12,10 +12,13 @@ from typing import Any
 
 from mha_core.shared import compute_dtype, dtype_name
 
+from ..models.pretrained import digest_of_model
 from ..models.text_encoder import TextEncoder
 from .errors import CorpusError, shortened
+from .manifest import Whole, sealed
 from .parts import Layout, Report, read_report, write_part
 from .plan import Part
+from .reader import Reader
 from .rows import Columns
 from .sources import bad_text, numbered_rows
 
@@ -117,13 +120,31 @@ class ModelFacts:
     dtype: str
 
 
-def describe(
-    model: TextEncoder | Callable[[], TextEncoder], options: tuple[str | None, str | None, int | None]
-) -> tuple[ModelFacts, str]:
-    """Return the properties of a model, and the text to put in front of each text.
+@dataclass(frozen=True)
+class Description:
+    """The properties of a model and of a call."""
 
-    ``options``: prompt, prompt_name and truncate_dim."""
-    prompt, prompt_name, truncate_dim = options
+    facts: ModelFacts
+    before: str
+    """The text to put in front of each text."""
+    files_sha256: str
+    """The digest of the model's files; "" if the model may be another than they say."""
+
+
+def describe(
+    model: TextEncoder | Callable[[], TextEncoder],
+    asked: tuple[str | None, str | None, int | None, Whole | None],
+) -> Description:
+    """Return the description of a model, which is read only if it differs from that of a whole folder, or is no path.
+
+    ``asked``: prompt, prompt_name, truncate_dim, and the folder if it is whole.
+    """
+    prompt, prompt_name, truncate_dim, whole = asked
+    if whole is not None and isinstance(model, Reader):
+        options, facts, files = whole.manifest["options"], whole.manifest["model"], model.digest_of_files()
+        same = options["truncate_dim"] == truncate_dim and facts["backend"] == model.backend_name()
+        if same and whole.seal == sealed(whole.manifest, files):
+            return Description(ModelFacts(**facts), model.settings().prompt(prompt, prompt_name), files)
     with _loading:
         encoder = _load(model)
         digest = _sha256(encoder)
@@ -137,7 +158,7 @@ def describe(
         backend=encoder.backend.name,
         dtype=dtype_name(encoder.model.words.dtype),
     )
-    return facts, before
+    return Description(facts, before, digest_of_model(encoder))
 
 
 _encoders: dict[str, TextEncoder] = {}  # one at most, by its digest

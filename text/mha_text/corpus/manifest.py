@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,30 @@ def as_bytes(manifest: Mapping[str, Any]) -> bytes:
 def digest(manifest: Mapping[str, Any]) -> str:
     """Return the sha256 of a manifest."""
     return hashlib.sha256(as_bytes(manifest)).hexdigest()
+
+
+@dataclass(frozen=True)
+class Whole:
+    """What a folder of vectors says that is whole."""
+
+    manifest: dict[str, Any]
+    seal: bytes
+    """What ``sealed`` returned for the manifest and the files of the model that made the vectors."""
+
+
+def whole(folder: Path) -> Whole | None:
+    """Return what a folder says; None if it is not whole, or was not sealed."""
+    path = folder / SUCCESS
+    seal = path.read_bytes() if path.exists() else b""
+    return Whole(read(folder), seal) if seal else None
+
+
+def sealed(manifest: Mapping[str, Any], files_sha256: str) -> bytes:
+    """Return the digest of a manifest and of the digest of the model's files; nothing if that is not known.
+
+    A later run with the same files need not read the model to know that it is the manifest's.
+    """
+    return hashlib.sha256(as_bytes(manifest) + files_sha256.encode()).hexdigest().encode() if files_sha256 else b""
 
 
 @contextmanager
@@ -74,8 +99,8 @@ def begin(folder: Path, manifest: Mapping[str, Any]) -> None:
     (folder / SUCCESS).unlink(missing_ok=True)
 
 
-def finish(folder: Path, rejected: Sequence[tuple[str, int, str]]) -> None:
-    """Write the list of rows without vectors, if there are any, and the mark of a whole folder, last."""
+def finish(folder: Path, rejected: Sequence[tuple[str, int, str]], seal: bytes) -> None:
+    """Write the list of rows without vectors, if there are any, and the mark of a whole folder, last; it holds the seal."""
     remove_left_over(folder)
     if rejected:
         library = pyarrow()
@@ -84,8 +109,8 @@ def finish(folder: Path, rejected: Sequence[tuple[str, int, str]]) -> None:
         (folder / REJECTED).parent.mkdir(exist_ok=True)
         with atomic_file(folder / REJECTED) as file:
             library.parquet.write_table(library.table(dict(zip(names, values, strict=True))), file)
-    with atomic_file(folder / SUCCESS):
-        pass
+    with atomic_file(folder / SUCCESS) as file:
+        file.write(seal)
 
 
 def read(folder: Path) -> dict[str, Any]:

@@ -36,8 +36,8 @@ def semantic_search(queries: Array, corpus: Array | str | os.PathLike[str] | Sto
 
     Parameters
     ----------
-    queries : array (q, d)
-        Such as ``encoder.encode(texts)``.
+    queries : array (q, d), or one vector (d,)
+        Such as ``encoder.encode(texts)``, or of one text; the results of one vector are a list of one list, too.
     corpus : array (n, d), or path
         An array of the same library as ``queries``; or a .npy file, or folder, that ``mha encode`` wrote.
     top_k : int
@@ -58,6 +58,9 @@ def semantic_search(queries: Array, corpus: Array | str | os.PathLike[str] | Sto
         corpus = stored_vectors(os.fspath(corpus))
     arrays = {"queries": queries} if isinstance(corpus, StoredVectors) else {"queries": queries, "corpus": corpus}
     backend = backend_of(arrays)
+    xp = backend.xp
+    if queries.ndim == 1:
+        queries = arrays["queries"] = queries[None, :]
     for name, x in arrays.items():
         if not backend.is_floating(x.dtype):
             raise TypeError(f"{name} has dtype {x.dtype}; expected a floating dtype")
@@ -65,7 +68,6 @@ def semantic_search(queries: Array, corpus: Array | str | os.PathLike[str] | Sto
             raise ValueError(f"{name} has shape {tuple(x.shape)}; expected ({'q' if x is queries else 'n'}, d), one d for both")
     if isinstance(corpus, StoredVectors) and corpus.dim != queries.shape[1]:
         raise ValueError(f"the vectors of corpus have {corpus.dim} numbers, those of queries {queries.shape[1]}")
-    xp = backend.xp
     blocks = _on(backend, corpus, queries) if isinstance(corpus, StoredVectors) else _blocks_of_array(corpus)
     queries = unit(xp, queries)
     best = xp.zeros((queries.shape[0], 0), dtype=queries.dtype, device=device_of(queries))

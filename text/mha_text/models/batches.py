@@ -18,10 +18,11 @@ class TruncationWarning(UserWarning):
     """Some texts were longer than the model's limit, and were cut."""
 
 
-def check_texts(texts: object) -> None:
-    """Raise TypeError for one string or bytes, which are iterables of other things than texts."""
-    if isinstance(texts, str | bytes):
-        raise TypeError(f"texts is one {type(texts).__name__}; expected a list of strings: write [text]")
+def check_iterable(name: str, values: object, expected: str) -> None:
+    """Raise TypeError for what is no iterable, and for one string or bytes, which are iterables of other things than texts."""
+    is_one = isinstance(values, str | bytes)
+    if is_one or not isinstance(values, Iterable):
+        raise TypeError(f"{name} is {'one ' * is_one}{type(values).__name__}; expected {expected}")
 
 
 def ids_of_texts(tokenizer: Tokenizer, prompt: str, texts: list[str], first: int = 0) -> tuple[list[list[int]], int]:

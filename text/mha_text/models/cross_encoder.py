@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 
 from mha_core.shared import Array, LoadedBackend, backend_of, check, compute_dtype, integers, traced
 
-from .batches import by_windows, warn_of_cut
+from .batches import by_windows, check_iterable, warn_of_cut
 from .chat import read_chat
 from .classifier import Classifier
 from .cross_encoder_files import CrossEncoderFiles
@@ -167,8 +167,7 @@ class CrossEncoder(Pretrained):
             raise ValueError(f"the model has {self.num_labels} labels; rank needs a model with one: use predict")
         most = None if top_k is None else check.integer("top_k", top_k, 1)
         check_text("query", query)
-        if isinstance(documents, str | bytes):
-            raise TypeError(f"documents is one {type(documents).__name__}; expected a list of strings: write [document]")
+        check_iterable("documents", documents, "a list of strings: write [document]")
         texts = list(documents)
         for at, text in enumerate(texts):
             check_text(f"documents[{at}]", text)
@@ -228,8 +227,7 @@ class CrossEncoder(Pretrained):
 
 def _pairs(pairs: Iterable[Sequence[str]]) -> tuple[list[tuple[str, str]], bool]:
     """Return the pairs, and whether there was one pair instead of several. Raises TypeError or ValueError by name."""
-    if isinstance(pairs, str | bytes):
-        raise TypeError(f"pairs is one {type(pairs).__name__}; expected pairs of strings: write [(query, document)]")
+    check_iterable("pairs", pairs, "pairs of strings: write [(query, document)]")
     every: list[Any] = list(pairs)
     is_one = bool(every) and isinstance(every[0], str | bytes)
     if is_one and len(every) != 2:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import mmap
 import re
@@ -55,6 +56,23 @@ def locate(path_or_repo: str | Path) -> Path:
             f"no directory {name}, and no model of that name could be fetched from the hub: "
             f"{type(cause).__name__}: {first_line}"
         ) from cause
+
+
+def stamps_of_files(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    """Return the files that a model is read from: their names, sizes, and times of the last change."""
+    paths = (path for kind in ("safetensors", "json", "jinja") for at in (".", "*") for path in folder.glob(f"{at}/*.{kind}"))
+    stats = ((path.relative_to(folder), path.stat()) for path in sorted(paths) if path.is_file())
+    return tuple((str(name), stat.st_size, stat.st_mtime_ns) for name, stat in stats)
+
+
+def digest_of_files(folder: Path) -> str:
+    """Return the sha256 of the names and contents of the files that a model is read from."""
+    digest = hashlib.sha256()
+    for name, size, _ in stamps_of_files(folder):
+        digest.update(f"{name} {size} ".encode())
+        with (folder / name).open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
 
 
 def read_json(path: Path, kind: type = dict, *, optional: bool = False) -> Any:

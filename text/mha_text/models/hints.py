@@ -1,4 +1,4 @@
-"""Hints for keywords of sentence-transformers that have another form here, or are not needed."""
+"""Hints for names of sentence-transformers that have another form here, or are not needed: keywords, methods, functions."""
 
 from __future__ import annotations
 
@@ -82,6 +82,45 @@ PAIR_HINTS: Mapping[str, str] = {
     "processing_kwargs": "pairs are read as the model's files say; leave it out",
 }
 """The same for cross-encoders."""
+
+_READ = "read the model with from_pretrained(path, backend=..., device=..., dtype=...)"
+_CORPUS = "write mt.encode_corpus, which encodes files in many processes"
+_TRAIN = "write a loop of mha_core.value_and_grad and an optimiser such as mha_core.AdamW"
+
+ATTRIBUTES: Mapping[str, str] = {
+    **dict.fromkeys(("get_sentence_embedding_dimension", "get_embedding_dimension"), "write dim, without parentheses"),
+    **dict.fromkeys(("get_max_seq_length", "max_length"), "write max_seq_length, without parentheses"),
+    **dict.fromkeys(("tokenize", "preprocess"), "write tokenizer(texts), which returns the ids, and how many texts were cut"),
+    **dict.fromkeys(("to", "cuda", "cpu", "half", "bfloat16"), _READ),
+    **dict.fromkeys(("encode_multi_process", "start_multi_process_pool", "stop_multi_process_pool"), _CORPUS),
+    **dict.fromkeys(("fit", "old_fit"), _TRAIN),
+    **dict.fromkeys(
+        ("save_to_hub", "push_to_hub"), "write save_pretrained(path), and upload the directory with huggingface_hub"
+    ),
+    **dict.fromkeys(("truncate_sentence_embeddings", "truncate_embeddings"), "give encode a truncate_dim="),
+    **{name: f"write settings.{name}" for name in ("prompts", "default_prompt_name", "truncate_dim")},
+    "save": "write save_pretrained(path)",
+    "forward": "call the model itself",
+    "eval": "nothing is dropped out unless it is asked for, leave it out",
+}
+"""By attribute of a model."""
+
+_COSINE = "encoder.similarity(a, b), with name='cosine' unless that is the model's own"
+_MINING = "mt.semantic_search(vectors, vectors, k + 1), which finds each vector itself too; or mha encode FILE --similar K"
+_READS = "read the model with mt.TextEncoder.from_pretrained(path)"
+
+FUNCTIONS: Mapping[str, str] = {
+    **dict.fromkeys(("paraphrase_mining", "paraphrase_mining_embeddings"), f"write {_MINING}"),
+    **dict.fromkeys(("cos_sim", "pytorch_cos_sim"), f"write {_COSINE}"),
+    **dict.fromkeys(
+        ("pairwise_cos_sim", "pairwise_dot_score"), "write encoder.similarity_pairwise(a, b, name='cosine' or 'dot')"
+    ),
+    "dot_score": "write encoder.similarity(a, b, name='dot')",
+    "util": f"for cos_sim write {_COSINE}; for semantic_search mt.semantic_search; for paraphrase_mining {_MINING}",
+    **dict.fromkeys(("SentenceTransformer", "Transformer"), _READS),
+    "losses": _TRAIN,
+}
+"""By name of a function, a class or a module in sentence_transformers, or in its util."""
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

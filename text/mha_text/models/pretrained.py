@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Self
 
 from mha_core.shared import Array, LoadedBackend, backend_without_arrays, check
 
-from .files import locate
-from .hints import HINTS, hinted
+from .files import digest_of_files, locate, stamps_of_files
+from .hints import ATTRIBUTES, HINTS, hinted
 from .saving import save_model
 from .tokens import Tokenizer
 
@@ -30,6 +30,24 @@ class Pretrained:
     """Hints for keywords of sentence-transformers."""
     _read_from: tuple[str, str, Any, Any] | None = None
     """Path or repository, backend, device and dtype; None for a model that was changed since, as by dataclasses.replace."""
+    _stamps: tuple[tuple[str, int, int], ...] = ()
+    """The names, sizes and times of the files before they were read."""
+
+    def __new__(cls, *parts: Any, **named: Any) -> Self:
+        """Raise TypeError for the path of a model, which from_pretrained reads."""
+        path = next((each for each in (*parts[:1], named.get("model_name_or_path")) if isinstance(each, str | Path)), None)
+        if path is not None:
+            name = cls.__name__
+            raise TypeError(f"{name}() takes the parts of a model, not its path: write {name}.from_pretrained({str(path)!r})")
+        return super().__new__(cls)
+
+    def __getattr__(self, name: str) -> Any:
+        """Say what to write for an attribute of sentence-transformers; only what is missing comes here."""
+        kind = type(self).__name__
+        missing = (
+            f"{kind} has no {name}: {ATTRIBUTES[name]}" if name in ATTRIBUTES else f"{kind!r} object has no attribute {name!r}"
+        )
+        raise AttributeError(missing, name=name, obj=self)
 
     @classmethod
     @hinted
@@ -46,12 +64,13 @@ class Pretrained:
         """
         loaded = backend_without_arrays(backend)
         folder = locate(path_or_repo)
-        floating = check.floating(loaded, dtype)
+        floating, stamps = check.floating(loaded, dtype), stamps_of_files(folder)
         model = cls._read(
             folder, loaded, device, lambda x: loaded.xp.astype(loaded.from_numpy(x, device), floating, copy=False)
         )
         source = folder.absolute() if Path(path_or_repo).expanduser() == folder else path_or_repo
         object.__setattr__(model, "_read_from", (str(source), loaded.name, device, dtype))
+        object.__setattr__(model, "_stamps", stamps)
         return model
 
     @classmethod
@@ -91,16 +110,21 @@ class Pretrained:
         return every[0] if len(every) == 1 else xp.concat(every, axis=0)
 
 
+def digest_of_model(model: Pretrained) -> str:
+    """Return the sha256 of the files that a model was read from; "" if it or they were changed since."""
+    folder = model.tokenizer.path.parent
+    return "" if model._read_from is None or stamps_of_files(folder) != model._stamps else digest_of_files(folder)
+
+
 def _read_again(cls: Any, path_or_repo: str, backend: str, device: Any, dtype: Any) -> Any:
     """Return ``cls.from_pretrained`` of these, as unpickling does; a process reads a model once, unless its files change."""
     folder = locate(path_or_repo)
-    files = sorted(
-        path for kind in ("safetensors", "json", "jinja") for at in (".", "*") for path in folder.glob(f"{at}/*.{kind}")
-    )
     with _reading:
-        return _read_once(cls, path_or_repo, backend, device, dtype, tuple(path.stat().st_mtime_ns for path in files))
+        return _read_once(cls, path_or_repo, backend, device, dtype, stamps_of_files(folder))
 
 
 @lru_cache(maxsize=4)
-def _read_once(cls: Any, path_or_repo: str, backend: str, device: Any, dtype: Any, changed: tuple[int, ...]) -> Any:
+def _read_once(
+    cls: Any, path_or_repo: str, backend: str, device: Any, dtype: Any, stamps: tuple[tuple[str, int, int], ...]
+) -> Any:
     return cls.from_pretrained(path_or_repo, backend=backend, device=device, dtype=dtype)

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from mha_core.shared import Array, LoadedBackend, traced
 
-from .batches import check_texts, ids_of_texts, warn_of_cut
+from .batches import check_iterable, ids_of_texts, warn_of_cut
 from .checkpoint import read_model
 from .dense import Dense
 from .encoding import Form, formed, pooled, tokens_of_texts, vectors_of_texts
@@ -26,6 +26,8 @@ from .settings import Settings
 from .similarity import similarity, similarity_pairwise
 from .text_model import TextModel
 from .tokens import Tokenizer, check_text
+
+_TEXTS = "a list of strings: write [text]"
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +135,7 @@ class TextEncoder(Pretrained):
             Once, if texts are longer than ``max_seq_length``.
         """
         every = [texts] if isinstance(texts, str) else texts
-        check_texts(every)
+        check_iterable("texts", every, _TEXTS)
         check_precision(precision)
         before = self.settings.prompt(prompt, prompt_name)
         result: Any
@@ -192,7 +194,7 @@ class TextEncoder(Pretrained):
 
         ``encode`` gives the same numbers without gradients, in less memory. Options, errors and warnings as there.
         """
-        check_texts(texts)
+        check_iterable("texts", texts, _TEXTS)
         every, dtype = list(texts), self.model.words.dtype
         form = Form.of(self, self.settings.prompt(prompt, prompt_name), truncate_dim, normalize)
         ids, cut = ids_of_texts(self.tokenizer, form.prompt, every)
@@ -219,7 +221,7 @@ class TextEncoder(Pretrained):
         truncate_dim: int | None = None,
     ) -> Iterator[Array]:
         """Yield the vectors of ``encode`` for 4096 texts at a time, so that memory does not grow with their number."""
-        check_texts(texts)
+        check_iterable("texts", texts, _TEXTS)
         form = Form.of(self, self.settings.prompt(prompt, prompt_name), truncate_dim, normalize)
         return vectors_of_texts(self, texts, form, progress)
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any, Self
 
 from .chat import ChatTemplate
 from .files import ModelError, one_of, read_json
+from .prefixes import beginning, splits_at_spaces
+
+_CHARACTERS = 16
+"""Characters of a text that are tokenized first, for each token of the limit: in most texts they make three or four."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,7 @@ class Tokenizer:
 
     def __call__(self, texts: Sequence[str]) -> tuple[list[list[int]], int]:
         """Return the ids of each text with its special tokens, and the number of texts that were cut."""
-        encodings, cut = self._encode(list(texts))
+        encodings, cut = self._encode_beginnings(texts)
         return [encoding.ids for encoding in encodings], cut
 
     def pairs(self, pairs: Sequence[tuple[str, str]], prompt: str = "") -> tuple[list[PairTokens], int]:
@@ -88,7 +93,7 @@ class Tokenizer:
         return [PairTokens(encoding.ids, encoding.type_ids) for encoding in encodings], cut
 
     def _chats(self, chat: ChatTemplate, pairs: Sequence[tuple[str, str]], prompt: str) -> tuple[list[PairTokens], int]:
-        encodings, cut = self._encode([chat(*pair, prompt) for pair in pairs], special=False)
+        encodings, cut = self._encode_beginnings([chat(*pair, prompt) for pair in pairs], special=False)
         suffix = self._suffix(chat, prompt)[-self.max_seq_length :] if cut else []
         chats = []
         for encoding in encodings:
@@ -104,6 +109,28 @@ class Tokenizer:
         short, long = ([*chain(each.ids, *(more.ids for more in each.overflowing))] for each in encodings)
         alike = len([*takewhile(lambda ends: ends[0] == ends[1], zip(reversed(short), reversed(long), strict=False))])
         return short[len(short) - alike :] if alike < min(len(short), len(long)) else []
+
+    def _encode_beginnings(self, texts: Sequence[str], *, special: bool = True) -> tuple[list[Any], int]:
+        """Return the encodings of texts, and how many were cut. Only a beginning of a long text is tokenized, if it is enough.
+
+        It is enough if its tokens fill the limit more than twice; otherwise a longer one is tried, and in the end the text.
+        """
+        encodings: dict[int, Any] = {}
+        rest, size = [*range(len(texts))], _CHARACTERS * self.max_seq_length
+        while rest:
+            parts = [self._beginning(texts[at], size) for at in rest]
+            encodings.update(zip(rest, self._encode(parts, special=special)[0], strict=True))
+            beginnings = (at for at, part in zip(rest, parts, strict=True) if len(part) < len(texts[at]))
+            rest, size = [at for at in beginnings if len(encodings[at].overflowing) < 2], 4 * size
+        every = [encodings[at] for at in range(len(texts))]
+        return every, sum(bool(encoding.overflowing) for encoding in every)
+
+    def _beginning(self, text: str, size: int) -> str:
+        return beginning(text, size) if len(text) > size and self._may_be_shortened else text
+
+    @cached_property
+    def _may_be_shortened(self) -> bool:
+        return self.tokenizer.truncation["direction"] == "right" and splits_at_spaces(self.tokenizer)
 
     def _encode(self, inputs: list[Any], *, special: bool = True) -> tuple[list[Any], int]:
         with _named(f"{self.path} cannot be used by tokenizers"):  # such as a word outside of a vocabulary without [UNK]

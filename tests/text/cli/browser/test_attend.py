@@ -29,10 +29,10 @@ def maps_of(tokens=TOKENS, weights=WEIGHTS):
     )
 
 
-def write(path, maps, head=None):
+def write(path, maps, head=None, token=None):
     """Write a page, and return its address."""
     with path.open("wb") as file:
-        page.write(maps, Choice(None, head), file)
+        page.write(maps, Choice(None, head, token), file)
     return path.as_uri()
 
 
@@ -282,6 +282,20 @@ def test_an_address_opens_on_its_head_and_token_and_a_wrong_one_on_the_default(b
     assert chosen(browser) == ("0", "2") and {to for _, to in lines(browser)} == {3}
     visit(browser, f"{address}#layer=7&head=x&from=-1")
     assert chosen(browser) == ("1", "mean") and len({start for start, _ in lines(browser)}) == 5
+
+
+def test_a_page_opens_on_the_token_that_was_asked_for_until_it_is_let_go(browser, tmp_path):
+    address = write(tmp_path / "page.html", maps_of(), "mean", token=3)
+    visit(browser, address)
+    assert {start for start, _ in lines(browser)} == {3} and said(browser).startswith("a & b → ")
+    token(browser, "from", 3).click()
+    hover(browser, browser.find_element(By.TAG_NAME, "h1"))
+    browser.execute_script("document.activeElement.blur()")
+    until(browser, lambda: len({start for start, _ in lines(browser)}) == 5)
+    visit(browser, browser.current_url)
+    assert len({start for start, _ in lines(browser)}) == 5
+    visit(browser, f"{address}#to=1")
+    assert {to for _, to in lines(browser)} == {1}
 
 
 def test_markup_in_a_token_is_shown_as_text(opened):

@@ -13,7 +13,9 @@ WRITERS = {".html": "page", ".png": "picture"}
 """The modules that write files, by the ends of their names; each imports its own libraries."""
 
 
-def run(text: str, model: str, backend: str | None, output: str, layer: int | None, head: Head | None) -> None:
+def run(
+    text: str, model: str, backend: str | None, output: str, layer: int | None, head: Head | None, token: str | None
+) -> None:
     """Compute the maps and show them. The file is opened first, so that a bad path fails immediately."""
     if output == "-":
         from . import terminal
@@ -25,6 +27,6 @@ def run(text: str, model: str, backend: str | None, output: str, layer: int | No
     with atomic_file(path) as file:
         maps = attention_maps(text, model, backend)
         writer = import_module(f".{WRITERS[path.suffix]}", __package__)
-        writer.write(maps, Choice.of(maps, layer, head), file)
+        writer.write(maps, Choice.of(maps, layer, head, token), file)
     layers, heads, tokens, _ = maps.weights.shape
     print(f"wrote {output}: {tokens} tokens in {layers} layers of {heads} heads")

@@ -22,6 +22,10 @@ class NoSuchHead(MhaError, IndexError):
     """The model has no such layer or head."""
 
 
+class NoSuchToken(MhaError, IndexError):
+    """The text has no such token, or several."""
+
+
 @dataclass(frozen=True, eq=False)
 class AttentionMaps:
     """The attention maps of a text in all heads of a model."""
@@ -59,18 +63,22 @@ class AttentionMaps:
 
 @dataclass(frozen=True)
 class Choice:
-    """A layer and a head, counted from 0 as in ``TextEncoder.attention_maps``; None means all."""
+    """A layer and a head, counted from 0 as in ``TextEncoder.attention_maps``; None means all. A page may select a token."""
 
     layer: int | None
     head: Head | None
+    token: int | None = None
 
     @classmethod
-    def of(cls, maps: AttentionMaps, layer: int | None, head: Head | None) -> Self:
-        """Return the choice. Raises NoSuchHead if the model has no such layer or head."""
+    def of(cls, maps: AttentionMaps, layer: int | None, head: Head | None, token: str | None = None) -> Self:
+        """Return the choice; ``token`` is a number from 0, or a token as it is spelled.
+
+        Raises NoSuchHead if the model has no such layer or head, and NoSuchToken for a token that the text lacks or repeats.
+        """
         for name, asked, count in (("layer", layer, maps.layers), ("head", head, maps.heads)):
             if isinstance(asked, int) and not 0 <= asked < count:
                 raise NoSuchHead(f"--{name} is {asked}; the model has {name}s 0 to {count - 1}")
-        return cls(layer, head)
+        return cls(layer, head, None if token is None else _place(token, maps.tokens))
 
     def reason(self) -> str:
         """Return why ``one`` chooses what it does; "" if nothing is left to choose."""
@@ -86,6 +94,18 @@ class Choice:
         layers = range(maps.layers) if self.layer is None else [self.layer]
         heads = range(maps.heads) if self.head is None else [self.head]
         return max(((layer, head) for layer in layers for head in heads), key=lambda at: float(values[at]))
+
+
+def _place(token: str, tokens: tuple[str, ...]) -> int:
+    """Return the number of a token, which is given by its number or its spelling."""
+    if token.isdecimal() and int(token) < len(tokens):
+        return int(token)
+    places = [at for at, each in enumerate(tokens) if each == token]
+    if len(places) == 1:
+        return places[0]
+    numbered = ", ".join(f"{at} {tokens[at]}" for at in places or range(len(tokens)))
+    what = "several tokens" if places else "not one of the tokens"
+    raise NoSuchToken(f"--token is {token!r}, {what}; give one of the numbers: {numbered}")
 
 
 def telling(maps: AttentionMaps) -> Any:

@@ -261,7 +261,8 @@ function readAddress() {
   state.layer = String(number("layer", data.layers) ?? data.layer);
   state.head = asked.get("head") === "mean" ? "mean" : String(number("head", data.heads) ?? data.head);
   const side = ["from", "to"].find((side) => number(side, count) !== null);
-  state.kept = side === undefined ? null : { side, at: number(side, count) };
+  const first = location.hash === "" && data.token !== null ? { side: "from", at: data.token } : null;
+  state.kept = side === undefined ? first : { side, at: number(side, count) };
 }
 
 for (const id of ["layer", "head"]) {

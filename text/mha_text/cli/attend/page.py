@@ -20,10 +20,12 @@ class LargePageWarning(UserWarning):
 
 
 def write(maps: AttentionMaps, choice: Choice, file: BinaryIO) -> None:
-    """Write a self-contained HTML page that opens on the choice, by default the most telling head."""
+    """Write a self-contained HTML page that opens on the choice, by default the most telling head, with no token selected."""
     layer, head = choice.one(maps)
     choice_text = choice.reason() and f"layer {layer}, head {head}: {choice.reason()}"
-    page = render(Path(__file__).parent, maps=maps, data=_data(maps, layer, head), choice_text=choice_text).encode("utf-8")
+    page = render(
+        Path(__file__).parent, maps=maps, data=_data(maps, layer, head, choice.token), choice_text=choice_text
+    ).encode("utf-8")
     file.write(page)
     if len(page) > _LARGE:
         count = len(maps.tokens)
@@ -31,8 +33,8 @@ def write(maps: AttentionMaps, choice: Choice, file: BinaryIO) -> None:
         warnings.warn(f"{what}: browsers open it slowly; use a shorter text", LargePageWarning, stacklevel=2)
 
 
-def _data(maps: AttentionMaps, layer: int, head: Head) -> dict[str, Any]:
-    """Return the data for the script; head "mean" is the mean of all heads of a layer."""
+def _data(maps: AttentionMaps, layer: int, head: Head, token: int | None) -> dict[str, Any]:
+    """Return the data for the script; head "mean" is the mean of all heads of a layer, and ``token`` is selected."""
     numbers = (maps.weights * _ONE).round().astype("<u2")
     return {
         "tokens": maps.tokens,
@@ -43,4 +45,5 @@ def _data(maps: AttentionMaps, layer: int, head: Head) -> dict[str, Any]:
         "weights": base64.b64encode(numbers.tobytes()).decode("ascii"),
         "layer": layer,
         "head": head,
+        "token": token,
     }

@@ -23,7 +23,10 @@ _RAMP = (234, 235, 236, 237, 60, 61, 67, 110, 144, 179, 222)
 
 
 def show(maps: AttentionMaps, choice: Choice, console: Console | None = None) -> None:
-    """Print a row per token: its weights, and the largest ones written out. By default it shows the most telling head."""
+    """Print a row per token: its weights, and the largest ones written out. By default it shows the most telling head.
+
+    Above the columns are the numbers of their tokens, of every second or fifth if more do not fit.
+    """
     console = console or SafeConsole(highlight=False, soft_wrap=True)
     layer, head = choice.one(maps)
     weights = maps.of(layer, head)
@@ -45,6 +48,9 @@ def show(maps: AttentionMaps, choice: Choice, console: Console | None = None) ->
     room = space - largest * (label + 7)
     cell = 2 if 2 * count <= room else 1
     shown = min(count, max(1, room // cell)) if console.is_terminal else count
+    step = next(step for step in (1, 2, 5, 10) if step * cell > number)
+    numbers = "".join(str(at).rjust(step * cell if at else cell) for at in range(0, shown, step))
+    console.print(Text(" " * (number + label + 2) + numbers, style="dim"))
     for at, row in enumerate(weights.tolist()):
         line = Text(f"{at:>{number}} {labels[at]} ")
         for weight in row[:shown]:
