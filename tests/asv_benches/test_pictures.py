@@ -2,9 +2,10 @@
 
 import shlex
 
-import pictures
 from pages import commands
 from project import ROOT
+
+import pictures
 
 BROWSER = """#!/bin/sh
 for word; do case $word in --screenshot=*) echo "$@" > "${word#--screenshot=}";; esac; done

@@ -1,12 +1,10 @@
 """The README's table of speed: which cases a line has, and where it is written."""
 
 import pytest
-from project import ROOT
 
 from mha_conformance.bench.rounds import Ratio
 from peers import summary
 from peers.measure import Row
-from peers.report import read
 
 pytestmark = pytest.mark.asv
 
@@ -39,8 +37,3 @@ def test_a_table_is_written_between_its_marks_and_nowhere_else():
     assert summary.written(page, "new") == page.replace("old", "new")
     with pytest.raises(ValueError, match="the page lacks"):
         summary.written("before\n", "new")
-
-
-def test_the_readme_has_the_table_of_the_committed_results():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert summary.written(readme, summary.table(*read(ROOT / "docs" / "peers.json"))) == readme
