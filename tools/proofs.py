@@ -65,7 +65,7 @@ def prove(place: Path, without: set[str]) -> None:
     if not own:
         raise ValueError("dist is empty; run the steps build and wheels first")
     pip: list[str | Path] = [place / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    output(*pip, *(line for each in own if each.name in WITH_LIBRARIES for line in libraries(each, "cli" not in without)))
+    output(*pip, *(line for each in own if each.name in WITH_LIBRARIES for line in libraries(each, cli="cli" not in without)))
     output(
         *pip, "--isolated", "--no-index", "--no-deps", "--find-links", DIST, *(f"{each.name}=={each.version}" for each in own)
     )
@@ -75,7 +75,7 @@ def prove(place: Path, without: set[str]) -> None:
             raise ValueError(f"{' '.join(words)} does not print {expected!r}:\n{said}")
 
 
-def libraries(each: Distribution, cli: bool) -> Iterator[str]:
+def libraries(each: Distribution, *, cli: bool) -> Iterator[str]:
     """Yield what a distribution requires that is not of this project; of mha-core with its extra cli, or without."""
     lines = list(each.toml["project"]["dependencies"])
     if cli and each.name == "mha-core":
