@@ -25,6 +25,27 @@ def _also_empty(name):
 max, reshape = map(_also_empty, ("max", "reshape"))
 
 
+def _made_empty(name):
+    """Return a creation function of the namespace that makes one chunk of no elements: Dask 2026.8 divides by their number."""
+    function, by_numpy = getattr(compat, name), getattr(np, name)
+
+    @wraps(function)
+    def call(shape, *arguments, device=None, **options):
+        if 0 in np.atleast_1d(shape):
+            return da.from_array(by_numpy(shape, *arguments, **options), chunks=-1)
+        return function(shape, *arguments, **options)
+
+    return call
+
+
+zeros, ones, full = map(_made_empty, ("zeros", "ones", "full"))
+
+
+def asarray(x, /, **options):
+    """Return x as an array; one of NumPy without elements as one chunk."""
+    return compat.asarray(da.from_array(x, chunks=-1) if isinstance(x, np.ndarray) and 0 in x.shape else x, **options)
+
+
 def take_along_axis(x, indices, /, *, axis=-1):
     """Return the elements of x at indices along an axis, of which one chunk is made."""
     chunks = {at: -1 if at == axis % x.ndim else sizes for at, sizes in enumerate(x.chunks)}

@@ -3,6 +3,7 @@
 import importlib
 import pickle
 import tracemalloc
+from importlib import import_module
 
 import needs
 import numpy as np
@@ -174,3 +175,14 @@ def test_threads_give_the_same_bits(rng):
     with dask.config.set(scheduler="threads"):
         threaded = out.compute()
     assert threaded.tobytes() == out.compute().tobytes()
+
+
+@pytest.mark.parametrize("name", ["zeros", "ones", "full", "asarray"])
+def test_arrays_without_elements_are_made_whatever_their_other_axes(name):
+    """Dask's own functions raise ZeroDivisionError for this shape."""
+    xp, shape = import_module("mha_dask.namespace"), (64, 64, 0, 128)
+    arguments = {"full": (shape, 1.0), "asarray": (np.empty(shape, dtype=np.float32),)}.get(name, (shape,))
+    made = getattr(xp, name)(*arguments, dtype=xp.float32)
+    assert made.shape == made.compute().shape == shape and made.dtype == np.float32
+    some = getattr(xp, name)(*({"full": (3, 1.0), "asarray": ([1, 2, 3],)}.get(name, (3,))), dtype=xp.float32)
+    assert some.compute().shape == (3,)
