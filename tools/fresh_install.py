@@ -1,6 +1,6 @@
 """Install as the pages say, each in an environment with nothing else, and run the commands that follow; and install the wheels.
 
-``PYTHONPATH=tests/support python tools/fresh_install.py [PAGE ...]`` does it in build/fresh, as .ci/run does. It needs the
+``PYTHONPATH=tests/support python tools/fresh_install.py [PAGE ... | wheels]`` does it in build/fresh, as .ci/run does. It needs the
 network.
 """
 
@@ -34,12 +34,12 @@ def script(page):
 
 
 def run(name, text):
-    """Run a script in a copy of the commit, with an environment of its own."""
-    place = FOLDER / name
+    """Run a script in a copy of the commit, with an environment of its own beside it."""
+    place, environment = FOLDER / name, FOLDER / f"environment-{name}"
     subprocess.run(["git", "clone", "--quiet", ROOT, place], check=True)
-    subprocess.run([sys.executable, "-m", "venv", place / ".fresh"], check=True)
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "MHA_MODEL")}
-    path = f"{place / '.fresh' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    path = f"{environment / 'bin'}{os.pathsep}{os.environ['PATH']}"
     settings = {
         "PATH": path,
         "PIP_CONSTRAINT": str(ROOT / "constraints.txt"),
@@ -53,8 +53,5 @@ def run(name, text):
 if __name__ == "__main__":
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
-    chosen = sys.argv[1:]
-    for page in chosen or PAGES:
-        run(Path(page).stem, script(ROOT / page))
-    if not chosen:
-        run("wheels", WHEELS)
+    for page in sys.argv[1:] or [*PAGES, "wheels"]:
+        run(Path(page).stem, WHEELS if page == "wheels" else script(ROOT / page))
