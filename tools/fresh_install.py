@@ -1,7 +1,7 @@
 """Install as the pages say, each in an environment with nothing else, and run the commands that follow; and install the wheels.
 
-``PYTHONPATH=tests/support python tools/fresh_install.py [PAGE ... | wheels]`` does it in build/fresh, as .ci/run does. It needs the
-network.
+``PYTHONPATH=tests/support python tools/fresh_install.py [PAGE ... | wheels]`` does it in build/fresh, as .ci/run does. It needs
+the network.
 """
 
 import os
