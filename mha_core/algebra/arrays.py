@@ -82,15 +82,6 @@ def device_of(x: Array) -> Any:
     return getattr(x, "device", None)
 
 
-def has_nan(xp: Namespace, x: Array) -> bool:
-    """Return whether an array contains NaN, or both infinities.
-
-    A sum takes less time than a search in some libraries, and the maximum of some leaves NaN out.
-    """
-    total = xp.sum(x)
-    return bool(total != total)
-
-
 def device_name(x: Array) -> str:
     """Return the name of an array's device; "" for one without."""
     device = device_of(x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import copy_context
@@ -62,6 +63,17 @@ class LoadedBackend:
     def placeholder(self, shape: tuple[int, ...], dtype: Any, device: Any) -> Any:
         """Return zeros of this shape that occupy the memory of one element."""
         return self.xp.broadcast_to(self.xp.zeros((), dtype=dtype, device=device), shape)
+
+    @cached_property
+    def _keeps_nan(self) -> Callable[[Any], Any]:
+        """A reduction that is NaN if an element is: the maximum, or the sum in libraries whose maximum leaves NaN out."""
+        top = self.xp.max(self.xp.asarray([0.0, math.nan], dtype=self.xp.float32))
+        return self.xp.max if top != top else self.xp.sum
+
+    def has_nan(self, x: Any) -> bool:
+        """Return whether an array with elements contains NaN; with a sum, also whether it contains both infinities."""
+        reduced = self._keeps_nan(x)
+        return bool(reduced != reduced)
 
     def check_device(self, device: Any) -> None:
         """Raise ValueError, with what to write instead, for a device on which no array can be made; None is any device."""

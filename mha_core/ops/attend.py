@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from ..algebra import attention as algebra
-from ..algebra.arrays import Array, compute_dtype, has_nan
+from ..algebra.arrays import Array, compute_dtype
 from ..algebra.biases import Bias, as_bias
 from ..algebra.dropout import WeightDropout
 from ..algebra.expressions import Mask, as_mask
@@ -226,7 +226,7 @@ def _finds_nan(p: AttentionProblem) -> bool:
     demand = demands.get()
     if demand.alone or dict(demand.kernels).get("attention", ALGEBRA) != ALGEBRA:
         return False
-    if not p.structure.features or p.asked & STATE_FEATURES - {"gradient"}:
+    if not p.structure.features or p.asked & STATE_FEATURES - {"gradient"} or 0 in (*p.rows_shape, p.value.shape[-1]):
         return False
     return all(x is None or in_host_memory(x) for x in (p.query, p.key, p.value, p.sink, *arrays_inside(p)))
 
@@ -248,8 +248,10 @@ def _independent(backend: LoadedBackend, run: Callable[..., Any], again: Callabl
 
     def computed(*arguments: Any) -> Any:
         state = run(*arguments)
+        if not isinstance(state, AttentionState) or not backend.has_nan(state.out):
+            return state
         with quiet():
-            return again(*arguments) if isinstance(state, AttentionState) and has_nan(backend.xp, state.out) else state
+            return again(*arguments)
 
     return computed
 

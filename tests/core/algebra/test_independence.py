@@ -1,11 +1,13 @@
 """NaN and infinity in what some queries see reach those and no others."""
 
 import contextlib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import mha_core as mha
+from mha_core.dispatch.backend import LoadedBackend
 from mha_core.ops import attend
 
 BAD = pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -63,6 +65,26 @@ def test_results_whose_sum_overflows_are_computed_once_and_without_a_warning(rng
 @pytest.mark.parametrize(("mask", "looks"), [(None, 0), (mha.causal(), 1), (mha.prefix(3), 0)])
 def test_nan_is_looked_for_only_where_some_queries_see_less(rng, monkeypatch, mask, looks):
     seen = []
-    monkeypatch.setattr(attend, "has_nan", lambda xp, x: seen.append(x) or False)
+    monkeypatch.setattr(LoadedBackend, "has_nan", lambda self, x: seen.append(x) or False)
     mha.scaled_dot_product_attention(**arrays(rng, 7), mask=mask)
     assert len(seen) == looks
+
+
+@pytest.mark.parametrize(("maximum", "reduction"), [(np.max, "max"), (np.nanmax, "sum")])
+def test_nan_is_found_by_the_maximum_unless_the_library_leaves_it_out(maximum, reduction):
+    called = []
+
+    def recorded(name, function):
+        return lambda x: called.append(name) or function(x)
+
+    xp = SimpleNamespace(asarray=np.asarray, float32=np.float32, max=recorded("max", maximum), sum=recorded("sum", np.sum))
+    backend = LoadedBackend(None, xp)
+    assert backend.has_nan(np.asarray([1.0, np.nan, 2.0])) and not backend.has_nan(np.asarray([1.0, 2.0]))
+    assert called == ["max", reduction, reduction], "the library is asked once"
+
+
+@pytest.mark.parametrize("shape", [(2, 0, 8), (0, 3, 8), (2, 3, 0)])
+def test_attention_without_elements_is_not_looked_at(shape):
+    key = np.ones((*shape[:1], 3, 8), np.float32)
+    out = mha.scaled_dot_product_attention(key[:, : shape[1]], key, key[..., : shape[2]], mask=mha.causal(), query_offset=0)
+    assert out.shape == shape
