@@ -46,6 +46,16 @@ def page(title: str, *parts: str) -> str:
     return "\n\n".join([f"# {title}", *(part.strip("\n") for part in parts if part)]) + "\n"
 
 
+def inserted(page: str, begin: str, end: str, text: str) -> str:
+    """Return a page with a text in the place between two marks. Raises ValueError if the page lacks one."""
+    before, has_begin, rest = page.partition(begin)
+    _, has_end, after = rest.partition(end)
+    if not (has_begin and has_end):
+        raise ValueError(f"the page lacks {begin} or {end}: add both, each on a line of its own")
+    stripped = text.strip("\n")
+    return f"{before}{begin}\n\n{stripped}\n\n{end}{after}"
+
+
 def write(stem: Path, results: Mapping[str, Any], text: str) -> None:
     """Write results to STEM.json, and their page to STEM.md."""
     stem.parent.mkdir(parents=True, exist_ok=True)

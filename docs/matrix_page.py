@@ -9,13 +9,15 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "build" / "backends"))
 sys.path.append(str(ROOT / "build" / "native"))
+sys.path.append(str(ROOT / "asv_benches"))
 
+import reports  # noqa: E402
 from mha_core.cli import certificates, matrix  # noqa: E402
 from mha_core.dispatch import known  # noqa: E402
 from mha_core.dispatch.registry import registry  # noqa: E402
 
 PAGE, README = ROOT / "docs" / "matrix.md", ROOT / "README.md"
-BEGIN, END = "<!-- written by docs/matrix_page.py -->\n", "<!-- end -->"
+BEGIN, END = "<!-- written by docs/matrix_page.py -->", "<!-- end -->"
 LIBRARIES = {
     "numpy": ("NumPy", "contained in mha-core"),
     "torch": ("torch", "`pip install -e '.[torch]'`"),
@@ -43,7 +45,8 @@ def _proof(certificate):
     passed, failed = (sum(each[outcome] for each in certificate["sections"].values()) for outcome in ("passed", "failed"))
     versions = ", ".join(f"{name} {version}" for name, version in list(certificate["libraries"].items())[:1])
     judged = f"{passed:,} tests passed" + (f", {failed:,} failed" if failed else "")
-    return f"{certificates.summary(certificate)}, {certificate['device']}: {judged}, with {versions}"
+    where = ", ".join(filter(None, (certificates.summary(certificate), certificate["device"])))
+    return f"{where}: {judged}, with {versions}"
 
 
 def features():
@@ -52,20 +55,11 @@ def features():
     return "\n".join(matrix.markdown([row for name in LIBRARIES for row in rows if row["backend"] == name])) + "\n"
 
 
-def written(page, table):
-    """Return the text of a page with a table in the place between the marks."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"a page lacks {BEGIN!r} or {END!r}")
-    return f"{before}{BEGIN}\n{table}\n{END}{after}"
-
-
 def pages():
     """Return the text of each page as it should be."""
     return {
-        README: written(README.read_text(encoding="utf-8"), backends()),
-        PAGE: written(PAGE.read_text(encoding="utf-8"), backends() + "\n" + features()),
+        README: reports.inserted(README.read_text(encoding="utf-8"), BEGIN, END, backends()),
+        PAGE: reports.inserted(PAGE.read_text(encoding="utf-8"), BEGIN, END, backends() + "\n" + features()),
     }
 
 

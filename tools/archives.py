@@ -59,7 +59,7 @@ class Distribution:
     def files(self, *packages: Path) -> set[str]:
         """Return the files of its packages that git tracks, by their names in a wheel."""
         chosen = packages or self.packages
-        listed = {path: output("git", "ls-files", path, cwd=path.parent, told=False).splitlines() for path in chosen}
+        listed = {path: output("git", "ls-files", path, cwd=path.parent, echo=False).splitlines() for path in chosen}
         return {name for tracked in listed.values() for name in tracked}
 
 
@@ -70,9 +70,9 @@ def distributions(root: Path = ROOT) -> list[Distribution]:
     return [Distribution(page.parent, tomllib.loads(page.read_text(encoding="utf-8"))) for page in pages]
 
 
-def output(*words: str | Path, cwd: Path = ROOT, told: bool = True) -> str:
+def output(*words: str | Path, cwd: Path = ROOT, echo: bool = True) -> str:
     """Run a command without this process's PYTHONPATH; return what it prints. Raises RuntimeError with the errors."""
-    if told:
+    if echo:
         print("  $", *(word if "\n" not in str(word) else "..." for word in words), flush=True)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
@@ -99,24 +99,24 @@ def names(archive: Path) -> set[str]:
         return {member.name.partition("/")[2] for member in source if member.isfile()}
 
 
-def in_wheel(each: Distribution, found: set[str]) -> Iterator[str]:
+def in_wheel(each: Distribution, files: set[str]) -> Iterator[str]:
     """Yield what is wrong with the files of a wheel: they are those of the packages that git tracks, and its metadata."""
     info, tracked, more = f"{each.stem}.dist-info/", each.files(), NEEDED.get(each.name, [])
     needed = {*more, f"{info}licenses/LICENSE", f"{info}METADATA", f"{info}entry_points.txt"}
     if "Typing :: Typed" in each.toml["project"].get("classifiers", []):
         needed.add(f"{each.packages[0].name}/py.typed")
-    yield from (f"{name} is missing" for name in sorted(tracked - found))
-    yield from (f"{name} is missing" for name in sorted(needed) if not any(path.startswith(name) for path in found))
-    known = tracked | {name for name in found if name.startswith(info)}
+    yield from (f"{name} is missing" for name in sorted(tracked - files))
+    yield from (f"{name} is missing" for name in sorted(needed) if not any(path.startswith(name) for path in files))
+    known = tracked | {name for name in files if name.startswith(info)}
     if each.name == COMPILED:
         known |= MODULES
-        if len(found & MODULES) != 1:
+        if len(files & MODULES) != 1:
             yield f"{' or '.join(sorted(MODULES))} is missing"
-    yield from (f"{name} is no file of a package that git tracks" for name in sorted(found - known))
+    yield from (f"{name} is no file of a package that git tracks" for name in sorted(files - known))
 
 
-def in_source(each: Distribution, found: set[str]) -> Iterator[str]:
+def in_source(each: Distribution, files: set[str]) -> Iterator[str]:
     """Yield what is missing in a source archive."""
     packages = {str(path.relative_to(each.folder).parent / name) for path in each.packages for name in each.files(path)}
     needed = packages | {"LICENSE", "README.md", "pyproject.toml", "PKG-INFO"}
-    yield from (f"{name} is missing" for name in sorted(needed - found))
+    yield from (f"{name} is missing" for name in sorted(needed - files))

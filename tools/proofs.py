@@ -39,7 +39,7 @@ PROOFS: list[tuple[str, list[str], str]] = [
 def version_of(python: str) -> str:
     """Return the version of a Python, with a t if it is free-threaded."""
     code = "import sys, sysconfig; print(sys.version.split()[0] + 't' * (sysconfig.get_config_var('Py_GIL_DISABLED') or 0))"
-    return output(python, "-c", code, told=False).strip()
+    return output(python, "-c", code, echo=False).strip()
 
 
 def free_threaded(python: str) -> bool:

@@ -84,11 +84,11 @@ def certificates(root: Path = ROOT) -> Iterator[str]:
         for package in (package for package in each.packages if package.name in plugins):
             if not any(re.search(r"\bBackend\(", path.read_text(encoding="utf-8")) for path in package.glob("*.py")):
                 continue  # a plugin of kernels or ranks
-            found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(package.glob("certificates/*.json"))]
-            whole = [one for one in found if one["result"] == "passed" and not one["quick"] and not one["selection"]]
+            shipped = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(package.glob("certificates/*.json"))]
+            whole = [one for one in shipped if one["result"] == "passed" and not one["quick"] and not one["selection"]]
             if not any(one["mha_core"] == each.version for one in whole):
-                said = [f"one of {one['mha_core']}, {one['result']}{', quick' * one['quick']}" for one in found]
-                yield f"{package.name} ships {'; '.join(said) or 'no certificate'}; expected one of {each.version}, passed"
+                kinds = [f"one of {one['mha_core']}, {one['result']}{', quick' * one['quick']}" for one in shipped]
+                yield f"{package.name} ships {'; '.join(kinds) or 'no certificate'}; expected one of {each.version}, passed"
 
 
 def commands(root: Path = ROOT) -> Iterator[str]:
@@ -159,9 +159,9 @@ def contents() -> Iterator[str]:
         if {path.suffix for path in archives} != {".gz", ".whl"}:
             yield f"{each.name}: dist has {[path.name for path in archives]}; expected a source archive and a wheel"
         for path in archives:
-            found = names(path)
-            print(f"  {path.name}: {path.stat().st_size / 1000:.0f} kB, {len(found)} files")
-            yield from (f"{path.name}: {fault}" for fault in (in_wheel if path.suffix == ".whl" else in_source)(each, found))
+            files = names(path)
+            print(f"  {path.name}: {path.stat().st_size / 1000:.0f} kB, {len(files)} files")
+            yield from (f"{path.name}: {fault}" for fault in (in_wheel if path.suffix == ".whl" else in_source)(each, files))
 
 
 STEPS: dict[str, Callable[..., Iterable[str]]] = {

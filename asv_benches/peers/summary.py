@@ -42,15 +42,7 @@ def _range(rows: Sequence[Row], cases: set[str], backend: str) -> str:
     return " to ".join(ends)
 
 
-def written(page: str, text: str) -> str:
-    """Return a page with a text in the place between the marks. Raises ValueError if it has no such place."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"the page lacks {BEGIN} or {END}")
-    return f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"
-
-
 def write(page: Path, rows: Sequence[Row], results: Mapping[str, Any]) -> None:
-    """Write the table into a page."""
-    page.write_text(written(page.read_text(encoding="utf-8"), table(rows, results)), encoding="utf-8")
+    """Write the table into a page. Raises ValueError if the page lacks the marks."""
+    text = reports.inserted(page.read_text(encoding="utf-8"), BEGIN, END, table(rows, results))
+    page.write_text(text, encoding="utf-8")

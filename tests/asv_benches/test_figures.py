@@ -38,7 +38,7 @@ def test_every_step_writes_into_the_pages_that_are_committed():
     assert f"--readme {ROOT / 'README.md'}" in words["peers"]
     for name in ("peers", "ranks", "corpora"):
         stem = re.search(r"--report (\S+)", words[name])[1]
-        assert (ROOT / f"{stem}.md").is_relative_to(ROOT / "docs") and Path(f"{stem}.md").exists()
+        assert Path(f"{stem}.md").parent == ROOT / "docs" and Path(f"{stem}.md").exists()
 
 
 def test_steps_run_in_order_and_a_failure_is_named_at_the_end(monkeypatch, capfd):
@@ -54,6 +54,6 @@ def test_steps_run_in_order_and_a_failure_is_named_at_the_end(monkeypatch, capfd
 
 
 def test_the_backends_of_this_repository_that_can_compute_are_certified():
-    found = figures.ready(os.environ | {"PYTHONPATH": os.pathsep.join(map(str, figures.PATH))})
-    assert {"numpy", "torch", "jax", "mlx", "dask", "ndonnx"} <= set(found)
-    assert not {"strict", "frozen_v1"} & set(found)
+    ready = figures.ready(os.environ | {"PYTHONPATH": os.pathsep.join(map(str, figures.PATH))})
+    assert {"numpy", "torch", "jax", "mlx", "dask", "ndonnx"} <= set(ready)
+    assert not {"strict", "frozen_v1"} & set(ready)

@@ -3,6 +3,8 @@
 import json
 import platform
 
+import pytest
+
 import reports
 
 
@@ -27,6 +29,16 @@ def test_the_origin_names_date_processor_and_versions_but_no_host():
     assert sentence.startswith(f"Measured on {origin['date']} by `make bench`: {origin['machine']['model']}, ")
     assert f"python {platform.python_version()}" in sentence and platform.node() not in sentence
     assert reports.measured_on({"rounds": 5}, "make bench") == ""
+
+
+def test_text_is_inserted_between_two_marks_and_nowhere_else():
+    page = "before\n<!-- a -->\n\nold\n\n<!-- b -->\nafter\n"
+    assert reports.inserted(page, "<!-- a -->", "<!-- b -->", "new\n") == page.replace("old", "new")
+    for begin, end in (("<!-- c -->", "<!-- b -->"), ("<!-- a -->", "<!-- c -->"), ("<!-- b -->", "<!-- a -->")):
+        with pytest.raises(
+            ValueError, match=r"^the page lacks <!-- \w --> or <!-- \w -->: add both, each on a line of its own$"
+        ):
+            reports.inserted(page, begin, end, "new")
 
 
 def test_results_are_written_beside_their_page(tmp_path):

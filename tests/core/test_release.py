@@ -143,15 +143,15 @@ def test_a_wheel_with_what_git_tracks_is_accepted(name):
 )
 def test_a_file_that_a_wheel_lacks_is_reported(name, file):
     each = PROJECTS[name]
-    found = {path for path in whole(each) if not path.startswith(file)}
-    assert f"{file} is missing" in list(archives.in_wheel(each, found))
+    files = {path for path in whole(each) if not path.startswith(file)}
+    assert f"{file} is missing" in list(archives.in_wheel(each, files))
 
 
 @pytest.mark.parametrize(("modules", "right"), [(["abi3.so"], True), (["so"], True), ([], False), (["cpython-313t.so"], False)])
 def test_a_compiled_wheel_has_one_module_whose_name_every_system_imports(modules, right):
     each = PROJECTS["mha-native"]
-    found = whole(each) - archives.MODULES | {f"mha_native/_native.{kind}" for kind in modules}
-    assert (list(archives.in_wheel(each, found)) == []) is right
+    files = whole(each) - archives.MODULES | {f"mha_native/_native.{kind}" for kind in modules}
+    assert (list(archives.in_wheel(each, files)) == []) is right
 
 
 def test_what_a_wheel_must_have_is_reported_even_if_the_checkout_lacks_it(monkeypatch):
@@ -163,19 +163,19 @@ def test_what_a_wheel_must_have_is_reported_even_if_the_checkout_lacks_it(monkey
 
 def test_a_file_that_no_wheel_should_have_is_reported():
     each = PROJECTS["mha-text"]
-    found = whole(each) | {"tests/text/test_encoder.py"}
-    assert list(archives.in_wheel(each, found)) == ["tests/text/test_encoder.py is no file of a package that git tracks"]
+    files = whole(each) | {"tests/text/test_encoder.py"}
+    assert list(archives.in_wheel(each, files)) == ["tests/text/test_encoder.py is no file of a package that git tracks"]
 
 
 @pytest.mark.parametrize(("name", "folder"), [("mha-core", ""), ("mha-core", "backends/"), ("mha-jax", "")])
 def test_what_a_source_archive_lacks_is_reported(name, folder):
     each = PROJECTS[name]
-    found = {str(path.relative_to(each.folder)) for package in each.packages for path in package.rglob("*")}
-    found |= {"LICENSE", "README.md", "pyproject.toml", "PKG-INFO"}
-    assert list(archives.in_source(each, found)) == []
+    files = {str(path.relative_to(each.folder)) for package in each.packages for path in package.rglob("*")}
+    files |= {"LICENSE", "README.md", "pyproject.toml", "PKG-INFO"}
+    assert list(archives.in_source(each, files)) == []
     package = next(path.name for path in each.packages if str(path.relative_to(each.folder)).startswith(folder or path.name))
     for lost in (f"{folder}{package}/__init__.py", "LICENSE"):
-        assert list(archives.in_source(each, found - {lost})) == [f"{lost} is missing"]
+        assert list(archives.in_source(each, files - {lost})) == [f"{lost} is missing"]
 
 
 def test_files_of_both_kinds_of_archives_are_listed(tmp_path):

@@ -6,15 +6,21 @@ docs/compatibility.md; tests/core/test_tools.py checks both.
 
 import inspect
 import re
+import sys
 from dataclasses import MISSING, fields
 from enum import Enum
 from pathlib import Path
+
+from project import BENCHES
+
+sys.path.append(str(BENCHES))
 
 import mha_conformance.ranks
 import mha_core
 import mha_core.plugin
 import mha_numpy.shared
 import mha_text
+import reports
 from mha_conformance.find import NEEDED
 from mha_core.dispatch import hookspecs
 from mha_core.dispatch.contract import FEATURES, STATE_FEATURES, Backend, Collectives, Kernel
@@ -25,7 +31,7 @@ OURS = {module.__name__.partition(".")[0] for module in MODULES}
 RECORDED = Path(__file__).with_suffix(".txt")
 
 PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
-BEGIN, END = "<!-- the contract: written by tests/support/public_surface.py -->\n\n", "<!-- end of the contract -->\n"
+BEGIN, END = "<!-- the contract: written by tests/support/public_surface.py -->", "<!-- end of the contract -->"
 PLUGIN = "mha_core.plugin."
 
 
@@ -119,8 +125,7 @@ def _table(*heading_and_rows):
 
 def written(page):
     """Return the text of a page with today's contract in it."""
-    before, _, rest = page.partition(BEGIN)
-    return before + BEGIN + contract() + END + rest.partition(END)[2]
+    return reports.inserted(page, BEGIN, END, contract())
 
 
 if __name__ == "__main__":

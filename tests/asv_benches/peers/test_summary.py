@@ -32,8 +32,12 @@ def test_a_line_has_the_range_of_its_cases_and_a_column_for_each_backend():
     assert cells["sentence-transformers, real sentences"] == ["", "0.40", "", ""], "one case is named whole"
 
 
-def test_a_table_is_written_between_its_marks_and_nowhere_else():
-    page = f"before\n{summary.BEGIN}\n\nold\n\n{summary.END}\nafter\n"
-    assert summary.written(page, "new") == page.replace("old", "new")
+def test_a_table_is_written_into_a_page_that_has_its_marks(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{summary.BEGIN}\n{summary.END}\nafter\n")
+    rows = [row("decode 1x8x1x64, 8192 keys", "numpy", 1.5)]
+    summary.write(page, rows, RESULTS)
+    assert summary.table(rows, RESULTS) in page.read_text()
+    page.write_text("no marks\n")
     with pytest.raises(ValueError, match="the page lacks"):
-        summary.written("before\n", "new")
+        summary.write(page, rows, RESULTS)

@@ -12,13 +12,6 @@ import mha_core as mha
 X = np.asarray([[1.0, -2.0], [0.5, 3.0]])
 
 
-@pytest.fixture(autouse=True)
-def default_restored(monkeypatch):
-    monkeypatch.delenv("MHA_BACKEND", raising=False)
-    yield
-    mha.set_default_backend(None)
-
-
 def library():
     """Return the library that a call without arrays runs on; ``default_backend`` must name the same."""
     name = type(mha.sinusoidal_positions(2, 4)).__module__.partition(".")[0]

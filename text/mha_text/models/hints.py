@@ -83,7 +83,7 @@ PAIR_HINTS: Mapping[str, str] = {
 }
 """The same for cross-encoders."""
 
-_READ = "read the model with from_pretrained(path, backend=..., device=..., dtype=...)"
+_FROM_PRETRAINED = "read the model with from_pretrained(path, backend=..., device=..., dtype=...)"
 _CORPUS = "write mt.encode_corpus, which encodes files in many processes"
 _TRAIN = "write a loop of mha_core.value_and_grad and an optimiser such as mha_core.AdamW"
 
@@ -91,7 +91,7 @@ ATTRIBUTES: Mapping[str, str] = {
     **dict.fromkeys(("get_sentence_embedding_dimension", "get_embedding_dimension"), "write dim, without parentheses"),
     **dict.fromkeys(("get_max_seq_length", "max_length"), "write max_seq_length, without parentheses"),
     **dict.fromkeys(("tokenize", "preprocess"), "write tokenizer(texts), which returns the ids, and how many texts were cut"),
-    **dict.fromkeys(("to", "cuda", "cpu", "half", "bfloat16"), _READ),
+    **dict.fromkeys(("to", "cuda", "cpu", "half", "bfloat16"), _FROM_PRETRAINED),
     **dict.fromkeys(("encode_multi_process", "start_multi_process_pool", "stop_multi_process_pool"), _CORPUS),
     **dict.fromkeys(("fit", "old_fit"), _TRAIN),
     **dict.fromkeys(
@@ -107,7 +107,6 @@ ATTRIBUTES: Mapping[str, str] = {
 
 _COSINE = "encoder.similarity(a, b), with name='cosine' unless that is the model's own"
 _MINING = "mt.semantic_search(vectors, vectors, k + 1), which finds each vector itself too; or mha encode FILE --similar K"
-_READS = "read the model with mt.TextEncoder.from_pretrained(path)"
 
 FUNCTIONS: Mapping[str, str] = {
     **dict.fromkeys(("paraphrase_mining", "paraphrase_mining_embeddings"), f"write {_MINING}"),
@@ -117,7 +116,7 @@ FUNCTIONS: Mapping[str, str] = {
     ),
     "dot_score": "write encoder.similarity(a, b, name='dot')",
     "util": f"for cos_sim write {_COSINE}; for semantic_search mt.semantic_search; for paraphrase_mining {_MINING}",
-    **dict.fromkeys(("SentenceTransformer", "Transformer"), _READS),
+    **dict.fromkeys(("SentenceTransformer", "Transformer"), "read the model with mt.TextEncoder.from_pretrained(path)"),
     "losses": _TRAIN,
 }
 """By name of a function, a class or a module in sentence_transformers, or in its util."""

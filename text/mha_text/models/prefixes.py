@@ -36,8 +36,8 @@ _PATTERNS = frozenset(
 
 def beginning(text: str, size: int) -> str:
     """Return the first ``size`` characters of a text, up to the last space between letters; without one, the whole text."""
-    found = _BEFORE_SPACE.match(text, 0, size + 2)
-    return text if found is None else found[1]
+    match = _BEFORE_SPACE.match(text, 0, size + 2)
+    return text if match is None else match[1]
 
 
 def splits_at_spaces(tokenizer: Any) -> bool:
