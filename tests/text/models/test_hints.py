@@ -58,6 +58,7 @@ def test_the_path_of_a_model_is_for_from_pretrained(tmp_path):
 
 
 def test_an_attribute_of_sentence_transformers_says_what_to_write(tiny, cross_folder):
+    assert {"get_sentence_embedding_dimension", "save", "tokenize", "encode_multi_process", "fit", "to"} <= ATTRIBUTES.keys()
     cross = mt.CrossEncoder.from_pretrained(cross_folder("bert"), backend="numpy")
     for model in (tiny, cross):
         for name, hint in ATTRIBUTES.items():
@@ -71,6 +72,7 @@ def test_an_attribute_of_sentence_transformers_says_what_to_write(tiny, cross_fo
 
 
 def test_a_function_of_sentence_transformers_says_what_to_write():
+    assert {"SentenceTransformer", "paraphrase_mining", "cos_sim", "util", "losses"} <= FUNCTIONS.keys()
     for name, hint in FUNCTIONS.items():
         with pytest.raises(AttributeError) as caught:
             getattr(mt, name)
