@@ -226,7 +226,7 @@ def _finds_nan(p: AttentionProblem) -> bool:
     demand = demands.get()
     if demand.alone or dict(demand.kernels).get("attention", ALGEBRA) != ALGEBRA:
         return False
-    if not p.structure.features or p.asked & STATE_FEATURES - {"gradient"} or 0 in (*p.rows_shape, p.value.shape[-1]):
+    if not p.structure.features or p.asked & STATE_FEATURES - {"gradient"}:
         return False
     return all(x is None or in_host_memory(x) for x in (p.query, p.key, p.value, p.sink, *arrays_inside(p)))
 
@@ -258,8 +258,7 @@ def _independent(backend: LoadedBackend, run: Callable[..., Any], again: Callabl
 
 def _quiet(backend: LoadedBackend) -> Callable[[], AbstractContextManager[Any]]:
     """Return what makes a context without warnings of overflow and inf - inf, which NumPy gives."""
-    errstate = getattr(backend.xp, "errstate", None)
-    return nullcontext if errstate is None else partial(errstate, all="ignore")
+    return partial(backend.xp.errstate, all="ignore") if backend.warns else nullcontext
 
 
 def _run_prepared(prepared: Callable[..., AttentionState], p: AttentionProblem) -> AttentionState:

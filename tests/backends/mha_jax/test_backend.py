@@ -23,6 +23,7 @@ from mha_conformance import oracle
 from mha_conformance.cases.masks import leaf_masks
 from mha_conformance.cases.problems import random_problem
 from mha_core.plugin import Kernel
+from mha_core.shared import load
 
 ATOL = 1e-12 if X64 else 3e-5
 TRIED, NUM_PROBLEMS = (PAIRS[::4], 12) if X64 else ([(name,) for name in NAMES], 8)
@@ -30,6 +31,13 @@ TRIED, NUM_PROBLEMS = (PAIRS[::4], 12) if X64 else ([(name,) for name in NAMES],
 
 def close(actual, expected, context=""):
     np.testing.assert_allclose(np.asarray(actual), expected, rtol=0, atol=ATOL, err_msg=str(context))
+
+
+def test_one_nan_in_a_long_array_is_found():
+    """jnp.max leaves it out of arrays of some thousand elements on a CPU, in JAX 0.10."""
+    numbers = np.ones((4, 5000), DTYPE)
+    numbers[1, 4567] = np.nan
+    assert load("jax").has_nan(jnp.asarray(numbers)) and not load("jax").has_nan(jnp.ones((4, 5000)))
 
 
 def normal(rng, *shape):
