@@ -28,9 +28,7 @@ def origin() -> dict[str, Any]:
 
 
 def measured_on(results: Mapping[str, Any], by: str) -> str:
-    """Return a sentence on the origin of results: a date, a command, the processor and the versions; "" if they have none."""
-    if "machine" not in results:
-        return ""
+    """Return a sentence on the origin of results: a date, a command, the processor and the versions."""
     return f"Measured on {results['date']} by `{by}`: {described(results['machine'])}; {listed(results['versions'])}."
 
 

@@ -37,7 +37,7 @@ def main(
         for engine, backend in ENGINES.items():
             log.print(f"{engine}, {backend}, {size} ranks", highlight=False)
             engines[engine][str(size)] = _run(engine, backend, size, length, rounds)
-    measured = {"length": length, "rounds": rounds, "cores": os.cpu_count(), "engines": engines}
+    measured = reports.origin() | {"length": length, "rounds": rounds, "cores": os.cpu_count(), "engines": engines}
     Console(width=110, highlight=False, markup=False).print("\n".join(lines(measured)))
     if report is not None:
         reports.write(report, measured, page(measured))

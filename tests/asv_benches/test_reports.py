@@ -28,7 +28,6 @@ def test_the_origin_names_date_processor_and_versions_but_no_host():
     sentence = reports.measured_on(origin, "make bench")
     assert sentence.startswith(f"Measured on {origin['date']} by `make bench`: {origin['machine']['model']}, ")
     assert f"python {platform.python_version()}" in sentence and platform.node() not in sentence
-    assert reports.measured_on({"rounds": 5}, "make bench") == ""
 
 
 def test_text_is_inserted_between_two_marks_and_nowhere_else():

@@ -41,6 +41,6 @@ def test_it_measures_both_engines_and_writes_a_page(tmp_path):
             assert [rank["no mask"]["sent"] for rank in engine[str(size)]] == [(size - 1) * part] * size
             assert sum(rank["causal, contiguous"]["sent"] for rank in engine[str(size)]) == size * (size - 1) / 2 * part
     page = stem.with_suffix(".md").read_text()
-    assert page.startswith("# Many processes, measured\n") and "256 tokens in 8 heads of 64" in page
+    assert page.startswith("# Many processes, measured\n\nMeasured on ") and "256 tokens in 8 heads of 64" in page
     assert "| mpi | no mask | 2 |" in page and "| torch.distributed | causal, zigzag | 4 |" in page
     assert said.count("ns for a pair of query and key") == 4

@@ -62,7 +62,7 @@ class Pretrained:
         or does not fit the others, such as weights without the head that scores need; UnknownBackend and BackendUnavailable;
         TypeError for keywords of sentence-transformers, which says what to write instead.
         """
-        loaded = backend_without_arrays(backend)
+        loaded = backend_without_arrays(backend, device)
         folder = locate(path_or_repo)
         floating, stamps = check.floating(loaded, dtype), stamps_of_files(folder)
         model = cls._read(
