@@ -1,8 +1,9 @@
-"""Peers for attention and its gradients: torch's fused scaled_dot_product_attention."""
+"""Peers for attention and its gradients: torch's fused scaled_dot_product_attention, and its compiled flex_attention."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,25 @@ def sdpa(problem: Attention) -> Work:
     import torch
 
     return Work(_attention(problem)[1], lambda out: out.float().numpy(), mode=torch.inference_mode)
+
+
+def flex(problem: Attention) -> Work:
+    """Return the call of torch's flex_attention, compiled, with its map of blocks made in advance; causal or with a window."""
+    import torch
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    span = problem.window or problem.queries
+    arrays, _ = _attention(replace(problem, window=None))
+    mask = create_block_mask(
+        lambda batch, head, query, key: (key <= query) & (query - key < span),
+        None,
+        None,
+        problem.queries,
+        problem.queries,
+        "cpu",
+    )
+    attend = torch.compile(flex_attention, fullgraph=True)
+    return Work(lambda: attend(*arrays, block_mask=mask), lambda out: out.numpy(), mode=torch.inference_mode)
 
 
 def sdpa_step(problem: AttentionStep) -> Work:

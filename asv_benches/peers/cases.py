@@ -62,6 +62,7 @@ class MissingPeer(ImportError):
 SDPA = Peer("torch SDPA", attention.sdpa, ("torch",))
 SDPA_BFLOAT16 = Peer("torch SDPA, bfloat16", attention.sdpa, ("torch",))
 SDPA_ARRAY = Peer("torch SDPA, mask as an array", attention.sdpa, ("torch",))
+FLEX = Peer("torch flex_attention, compiled", attention.flex, ("torch",))
 SDPA_STEP = Peer("torch SDPA, with its gradients", attention.sdpa_step, ("torch",))
 SDPA_BACKWARD = Peer("torch SDPA, gradients alone", attention.sdpa_backward, ("torch",))
 NAIVE = Peer("naive NumPy", Attention.plain)
@@ -107,6 +108,8 @@ CASES = (
     _attention("grouped queries 1x32x1024x64 of 8 heads, causal", None, None, 0.29, 0.54, kv_heads=8),
     *(_attention(f"wide scores {sizes}", 1.5, 1.05, stretch=40.0) for sizes in ("8x8x512x64", "1x8x2048x64", "32x12x128x32")),
     _attention("window of 256, 1x8x8192x64", 0.15, 0.3, peer=SDPA_ARRAY, window=256),
+    _attention("attention 1x8x2048x64, causal", _goals(None, None), peer=FLEX, open=False),
+    _attention("window of 256, 1x8x8192x64", _goals(None, None), peer=FLEX, open=False, window=256),
     _attention("decode 1x8x1x64, 8192 keys", 1.1, 1.05, 0.49, 0.53, keys=8192),
     _attention("decode 1x32x1x64, 8192 keys of 8 heads", None, None, 0.31, 0.40, keys=8192, kv_heads=8),
     *(

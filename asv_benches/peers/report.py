@@ -23,9 +23,6 @@ FORMAT = 1
 
 HEADING = ("case", "peer", "backend", "goal", "ratio", "quartiles", "verdict", "time", "peer's time", "share of limit")
 LEFT = 3  # leading columns of text; the others are numbers
-TITLE = "Benchmarks against other libraries"
-TITLES = {"peers-training": "Training against other libraries", "peers-texts": "Text models against other libraries"}
-"""Titles of the pages of some cases, by the name of the file; that of any other page is TITLE."""
 STYLES = {"met": "green", "missed": "yellow", "wrong": "bold red"}
 
 
@@ -73,7 +70,7 @@ def record(rows: Sequence[Row], rates: Mapping[str, float], command: str) -> dic
 def markdown(rows: Sequence[Row], results: Mapping[str, Any], picture: str) -> str:
     """Return the page: what the figures depend on, the picture, the ratios, and the times."""
     return reports.page(
-        TITLES.get(Path(picture).stem, TITLE),
+        "Benchmarks against other libraries",
         reports.measured_on(results, results["command"]),
         *reading(results["limits"]),
         f"![The ratio, the goal and the limit of each backend in each case; the tables have the numbers]({picture})",

@@ -31,7 +31,8 @@ def table(rows: Sequence[Row], results: Mapping[str, Any]) -> str:
     for label, words in LINES.items():
         cases = {name for name in names for word in words if (name == word if word in names else name.startswith(word))}
         lines.append((label, *(_range(rows, cases, backend) for backend in COLUMNS)))
-    origin = f"{results['date']}, {described(results['machine'])}; commit {results['versions']['commit']}"
+    processor = {name: value for name, value in results["machine"].items() if name not in ("caches", "system")}
+    origin = f"{results['date']}, {described(processor)}; commit {results['versions']['commit']}"
     heading = "Our time divided by the other library's, in float32; below 1 is faster. Measured on"
     return f"{heading} {origin}.\n\n{reports.table(('compared with', *COLUMNS.values()), lines, left=1)}"
 

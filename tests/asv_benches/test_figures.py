@@ -13,7 +13,7 @@ from tracking.project import changed_code
 OLD = 60
 """Greatest number of commits that changed code since a page was measured."""
 BACKENDS = ["numpy", "torch", "jax", "mlx", "dask", "ndonnx"]
-FIGURES = ["docs/mutants.md"]
+FIGURES = ["README.md", *(f"docs/{name}.md" for name in ("peers", "ranks", "corpora-measured", "mutants"))]
 CERTIFICATES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("backends/**/certificates/*.md"))
 """Pages that state the commit of their figures."""
 

@@ -1,14 +1,18 @@
 """The README's table of speed: which cases a line has, and where it is written."""
 
 import pytest
+from project import ROOT
 
+import reports
 from mha_conformance.bench.rounds import Ratio
 from peers import summary
 from peers.measure import Row
+from peers.report import read
 
 pytestmark = pytest.mark.asv
 
-RESULTS = {"date": "2026-01-31", "machine": {"model": "Some CPU", "family": 26}, "versions": {"commit": "0123abc"}}
+PROCESSOR = {"model": "Some CPU", "family": 26, "caches": {"L2": "1M"}, "system": "Linux x86_64"}
+RESULTS = {"date": "2026-01-31", "machine": PROCESSOR, "versions": {"commit": "0123abc"}}
 
 
 def row(case, backend, ratio):
@@ -30,6 +34,11 @@ def test_a_line_has_the_range_of_its_cases_and_a_column_for_each_backend():
     assert cells["torch's fused attention, 128 to 8192 tokens"] == ["0.50 to 0.75", "", "", "0.30"]
     assert cells["the same with gradients"] == ["1.25", "", "", ""]
     assert cells["sentence-transformers, real sentences"] == ["", "0.40", "", ""], "one case is named whole"
+
+
+def test_the_table_of_the_readme_is_that_of_the_page_of_all_cases():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert reports.inserted(readme, summary.BEGIN, summary.END, summary.table(*read(ROOT / "docs/peers.json"))) == readme
 
 
 def test_a_table_is_written_into_a_page_that_has_its_marks(tmp_path):
