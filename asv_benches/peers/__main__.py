@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -47,8 +47,10 @@ def main(
     ] = None,
 ) -> None:
     """Time each backend and its peers in separate processes; print goals, ratios and shares of the machine's limit."""
+    if readme is not None and report is None and again is None:
+        raise typer.BadParameter("the table comes from results: add --report STEM, or --from FILE", param_hint="--readme")
     if again is not None:
-        draw(again.with_suffix(""), *read(again))
+        _write(again.with_suffix(""), *read(again), readme)
         return
     os.environ["HF_HUB_OFFLINE"] = "1"  # the model is installed: contenders need no network
     console, log = Console(width=None if sys.stdout.isatty() else WIDTH), Console(stderr=True)
@@ -71,14 +73,18 @@ def main(
     console.print(table(rows))
     console.print(*reading(rates), sep="\n", highlight=False)
     if report is not None:
-        draw(report, rows, record(rows, rates, _command(case or [], backend or [], effort)))
-        if readme is not None:
-            summary.write(readme, *read(report.with_suffix(".json")))
+        _write(report, rows, record(rows, rates, _command(case or [], backend or [], effort)), readme)
     for row in rows:
         if row.wrong:
             log.print(f"[red]{escape(row.case)}, {row.backend}:[/red]", escape(row.wrong))
     if any(row.wrong for row in rows):
         raise typer.Exit(1)
+
+
+def _write(stem: Path, rows: Sequence[Row], results: Mapping[str, Any], readme: Path | None) -> None:
+    draw(stem, rows, results)
+    if readme is not None:
+        summary.write(readme, rows, results)
 
 
 def _command(case: Sequence[str], backend: Sequence[str], effort: Effort) -> str:

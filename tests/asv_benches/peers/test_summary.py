@@ -1,13 +1,17 @@
 """The README's table of speed: which cases a line has, and where it is written."""
 
+import json
+
 import pytest
+import typer
 from project import ROOT
 
 import reports
 from mha_conformance.bench.rounds import Ratio
 from peers import summary
+from peers.__main__ import main
 from peers.measure import Row
-from peers.report import read
+from peers.report import read, record
 
 pytestmark = pytest.mark.asv
 
@@ -50,3 +54,14 @@ def test_a_table_is_written_into_a_page_that_has_its_marks(tmp_path):
     page.write_text("no marks\n")
     with pytest.raises(ValueError, match="the page lacks"):
         summary.write(page, rows, RESULTS)
+
+
+def test_the_table_is_written_from_results_and_never_left_out(tmp_path):
+    page, stem = tmp_path / "page.md", tmp_path / "results"
+    page.write_text(f"{summary.BEGIN}\n{summary.END}\n")
+    with pytest.raises(typer.BadParameter, match="add --report STEM, or --from FILE"):
+        main(readme=page)
+    rows = [row("decode 1x8x1x64, 8192 keys", "numpy", 1.5)]
+    stem.with_suffix(".json").write_text(json.dumps(record(rows, {}, "make bench-peers") | RESULTS))
+    main(again=stem.with_suffix(".json"), readme=page)
+    assert summary.table(rows, RESULTS) in page.read_text() and stem.with_suffix(".md").exists()
