@@ -60,4 +60,4 @@ for name, path, rest in (("PATH", Path(sys.executable).parent, ":$PATH"), ("MHA_
     print(f"  export {name}=$PWD/{shlex.quote(os.path.relpath(path))}{rest}")
 print('  mha attend "The cat sat on the mat because it was tired." --output cat.html')
 print("  mha encode examples/sentences.txt --output vectors.npy")
-print("  mha bench --quick")
+print("  mha explain attention query=1x8x2048x64")

@@ -20,8 +20,15 @@ STYLE: adaptive.Style = {
     HIT: ("hit", "#0757a8", "#7db7f5"),
     MISS: ("miss", "#c2410c", "#fb923c"),
 }
-MARKERS = {"numpy": "o", "torch": "s", "numpy+native": "P", "torch+native": "X"}
-_ROW, _WIDTH = 0.19, 5.2  # inches of a line of text or of marks, and of the picture
+MARKERS = {
+    "numpy": "o",
+    "torch": "s",
+    "numpy+native": "P",
+    "torch+native": "X",
+    "numpy+native-avx2": "^",
+    "torch+native-avx2": "v",
+}
+_ROW, _WIDTH = 0.19, 6.4  # inches of a line of text or of marks, and of the picture
 _TICKS = (0.05, 0.1, 0.2, 0.5, 1, 2)
 
 
@@ -36,7 +43,7 @@ def drawn(rows: Sequence[Row]) -> Figure:
     groups = [(names, list(members)) for names, members in groupby(timed, key=lambda row: (row.case, row.peer))]
     height = sum(1.5 + len(members) for _, members in groups) + 1
     figure = Figure(figsize=(_WIDTH, _ROW * height + 1.1), layout="constrained")
-    axes = figure.add_subplot(xscale="log", xlim=(0.04, 2.6))
+    axes = figure.add_subplot(xscale="log", xlim=(0.04, 4))
     at = 0.0
     for (case, peer), members in groups:
         axes.annotate(f"{case}  ·  {peer}", (0, at), xycoords=axes.get_yaxis_transform(), color=INK, fontsize=9, va="center")
@@ -48,14 +55,14 @@ def drawn(rows: Sequence[Row]) -> Figure:
     axes.set(ylim=(at, -1), yticks=[])
     axes.set_xticks(_TICKS, [f"{tick:g}" for tick in _TICKS], color=QUIET)
     axes.set_xticks([], minor=True)
-    axes.set_xlabel("time relative to the other library; left of 1 is faster", color=QUIET, fontsize=9)
+    axes.set_xlabel("time divided by the other library's; left of 1 is faster", color=QUIET, fontsize=9)
     axes.grid(axis="x", color=RULE, linewidth=0.7)
     axes.set_axisbelow(True)
     axes.tick_params(color=RULE, labeltop=True, labelsize=9)
     axes.spines[:].set_visible(False)
     handles = [
         *(
-            Line2D([], [], color=HIT, marker=MARKERS.get(name, "^"), linestyle="", label=name)
+            Line2D([], [], color=HIT, marker=MARKERS.get(name, "*"), linestyle="", label=name)
             for name in dict.fromkeys(row.backend for row in timed)
         ),
         Line2D([], [], color=MISS, marker="o", linestyle="", label="goal missed"),
@@ -63,7 +70,7 @@ def drawn(rows: Sequence[Row]) -> Figure:
         Line2D([], [], color=QUIET, marker="d", markerfacecolor="none", linestyle="", label="limit"),
     ]
     spacing = {"handletextpad": 0.2, "columnspacing": 1.0}
-    figure.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False, labelcolor=INK, fontsize=9, **spacing)
+    figure.legend(handles=handles, loc="outside upper center", ncols=3, frameon=False, labelcolor=INK, fontsize=9, **spacing)
     return figure
 
 
@@ -80,6 +87,6 @@ def _mark(axes: Axes, row: Row, at: float) -> None:
         axes.plot(max(limit, edge), at, marker=marker, markersize=5, color=QUIET, markerfacecolor="none", linestyle="")
     if row.goal is not None:
         axes.plot(row.goal, at, marker="|", markersize=9, color=INK, linestyle="")
-    axes.plot(median, at, marker=MARKERS.get(row.backend, "^"), markersize=5.5, color=colour, linestyle="")
+    axes.plot(median, at, marker=MARKERS.get(row.backend, "*"), markersize=5.5, color=colour, linestyle="")
     right = axes.get_yaxis_transform()
     axes.annotate(f"{median:.2f}", (1.0, at), xycoords=right, va="center", ha="right", fontsize=9, color=colour)

@@ -106,7 +106,7 @@ def reading(rates: Mapping[str, float]) -> list[str]:
     """Return paragraphs that explain the figures."""
     ratio = (
         "The ratio is mha-core's time divided by the other library's: the median over rounds, with its quartiles. Each runs in "
-        "its own process, and all take one turn per round; several sets of processes (with --quick, one) share the rounds. "
+        "its own process, and all take one turn per round; several sets of processes (with `--quick`, one) share the rounds. "
         "Every answer was checked against float64 before it was timed."
     )
     if not rates:

@@ -14,7 +14,7 @@ from .measure import Row
 BEGIN, END = "<!-- written by make bench-peers -->", "<!-- end of speed -->"
 COLUMNS = {"numpy": "NumPy", "torch": "torch", "numpy+native": "NumPy, mha-native", "torch+native": "torch, mha-native"}
 LINES: Mapping[str, tuple[str, ...]] = {
-    "torch's fused attention, 128 to 8192 tokens": ("attention 8x8x", "attention 1x8x", "attention 32x12x128x32"),
+    "torch's fused attention, 128 to 8192 tokens": ("attention 8x8x", "attention 1x8x", "attention 32x12x"),
     "the same with gradients": ("attention and gradients",),
     "torch's fused attention, one query and 8192 keys": ("decode 1x8x1x64",),
     "torch's fast path, encoder layer of 8 x 512 tokens": ("encoder layer 8x512x512",),
