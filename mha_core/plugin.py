@@ -13,6 +13,7 @@ from .algebra.diagonals import keys_by_distance, place_of_pair, places_of_block,
 from .algebra.expressions import Mask
 from .algebra.grid import Grid, Relation
 from .algebra.masks import runs
+from .algebra.outline import Outline
 from .algebra.packed import by_sequence, goes_by_sequence, only_packed
 from .algebra.parts import Part
 from .algebra.problem import AttentionProblem
@@ -48,6 +49,7 @@ __all__ = [
     "Limits",
     "Mask",
     "NoDevice",
+    "Outline",
     "Part",
     "Relation",
     "ScoreSum",

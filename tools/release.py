@@ -26,7 +26,7 @@ from pathlib import Path
 from archives import COMPILED, DIST, ROOT, WORK, built, distributions, in_source, in_wheel, names, output
 from proofs import free_threaded, installs, version_of
 
-COMPILERS = ["wheel", "ziglang", "scikit-build-core", "cmake", "ninja"]
+COMPILERS = ["wheel", "ziglang", "scikit-build-core", "cmake", "ninja", "jaxlib"]
 """What compiles wheels of other systems."""
 MOST = 10
 """Faults of a step that the last lines repeat."""

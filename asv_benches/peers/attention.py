@@ -1,4 +1,4 @@
-"""Peers for attention and its gradients: torch's fused scaled_dot_product_attention, and its compiled flex_attention."""
+"""Peers for attention and its gradients: torch's fused attention and compiled flex_attention, jax.nn.dot_product_attention."""
 
 from __future__ import annotations
 
@@ -69,4 +69,36 @@ def sdpa_backward(problem: AttentionBackward) -> Work:
     out = call()
     return Work(
         lambda: torch.autograd.grad(out, arrays, d_out, retain_graph=True), lambda gradients: [x.numpy() for x in gradients]
+    )
+
+
+def jax_nn(problem: Attention) -> Work:
+    """Return the compiled call of JAX's attention, whose arrays are (batch, length, heads, head_dim)."""
+    import jax
+
+    def attend(*arrays: Any) -> Any:
+        return jax.nn.dot_product_attention(*arrays, is_causal=problem.causal)
+
+    return _compiled(problem, attend, lambda x: np.ascontiguousarray(np.swapaxes(x, 1, 2)))
+
+
+def ours_on_jax(problem: Attention, backend: str) -> Work:
+    """Return the compiled call of mha_core on JAX arrays."""
+    import mha_core as mha
+
+    mask = mha.causal() if problem.causal else None
+    return _compiled(problem, lambda *arrays: mha.scaled_dot_product_attention(*arrays, mask=mask), lambda x: x)
+
+
+def _compiled(problem: Attention, attend: Callable[..., Any], laid_out: Callable[[Any], Any]) -> Work:
+    """Return a call under jit; with the gradients, if the problem has them. ``laid_out`` is its own inverse."""
+    import jax
+
+    arrays = [jax.numpy.asarray(laid_out(x)) for x in problem.arrays()]
+    if not isinstance(problem, AttentionStep):
+        call = jax.jit(attend)
+        return Work(lambda: call(*arrays).block_until_ready(), lambda out: laid_out(np.asarray(out)))
+    step, d_out = jax.jit(lambda d, *arrays: jax.vjp(attend, *arrays)[1](d)), jax.numpy.asarray(laid_out(problem.d_out()))
+    return Work(
+        lambda: jax.block_until_ready(step(d_out, *arrays)), lambda gradients: [laid_out(np.asarray(x)) for x in gradients]
     )

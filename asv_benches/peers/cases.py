@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mha_conformance.bench.attention import Attention
@@ -65,6 +65,8 @@ SDPA_ARRAY = Peer("torch SDPA, mask as an array", attention.sdpa, ("torch",))
 FLEX = Peer("torch flex_attention, compiled", attention.flex, ("torch",))
 SDPA_STEP = Peer("torch SDPA, with its gradients", attention.sdpa_step, ("torch",))
 SDPA_BACKWARD = Peer("torch SDPA, gradients alone", attention.sdpa_backward, ("torch",))
+JAX = Peer("jax.nn.dot_product_attention", attention.jax_nn, ("jax",))
+JAX_STEP = Peer("jax.nn.dot_product_attention, with its gradients", attention.jax_nn, ("jax",))
 NAIVE = Peer("naive NumPy", Attention.plain)
 FAST_PATH = Peer("nn.TransformerEncoderLayer, fast path", layer.fast_path, ("torch",))
 LAYER_STEP = Peer("nn.TransformerEncoderLayer, training", training.layer_step, ("torch",))
@@ -76,7 +78,8 @@ PAIRS = Peer("sentence-transformers, batch 32", texts.predicted, _MODELS)
 TEXT_STEP = Peer("sentence-transformers, training", texts.trained, _MODELS)
 
 BACKENDS = ("numpy", "torch")
-KNOWN = (*BACKENDS, *(f"{backend}+{level}" for level in LEVELS for backend in BACKENDS))
+COMPILED = "jax+native"
+KNOWN = (*BACKENDS, *(f"{backend}+{level}" for level in LEVELS for backend in BACKENDS), COMPILED)
 """Contenders with goals; each is measured only in the cases that list it."""
 
 
@@ -117,6 +120,13 @@ CASES = (
     *(
         _attention(f"bfloat16 {sizes}", {"torch+native": goal}, peer=SDPA_BFLOAT16, open=False, dtype="bfloat16")
         for sizes, goal in zip(SIZES, (0.22, 0.12, 0.22, 0.18, 0.15), strict=True)
+    ),
+    *(
+        replace(
+            _attention(f"{what} in JAX {sizes}", {COMPILED: goal}, kind=kind, peer=peer, open=False), ours=attention.ours_on_jax
+        )
+        for what, goal, kind, peer in (("attention", 0.15, Attention, JAX), ("gradients", 0.2, AttentionStep, JAX_STEP))
+        for sizes in SIZES[:4]
     ),
     Case("encoder layer 8x128x512", Layer(8, 128), FAST_PATH, _goals(1.15, 1.00)),
     Case("encoder layer 8x512x512", Layer(8, 512), FAST_PATH, MEASURED | {**_goals(0.85, 0.75), "numpy+native": 0.40}),

@@ -1,4 +1,7 @@
-"""The compiled plugin mha-native as a contender beside the backend without it: ``numpy+native``, ``torch+native-avx2``."""
+"""The compiled plugin mha-native as a contender beside the backend without it: ``numpy+native``, ``torch+native-avx2``.
+
+It and the plugin for JAX are those that are installed, or that make has built in this checkout.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from mha_conformance.bench.timing import Work
 LEVELS = {"native": "", "native-avx2": "avx2"}
 """Words that may follow a backend's name and "+", and the level of vector instructions that each is held down to."""
 BUILT = Path(__file__).parents[2] / "build" / "native"
+BACKENDS = BUILT.with_name("backends")
 
 
 def work(ours: Callable[[Any, str], Work], problem: Any, name: str) -> Work:
@@ -23,6 +27,7 @@ def work(ours: Callable[[Any, str], Work], problem: Any, name: str) -> Work:
         return ours(problem, backend)
     os.environ["MHA_NATIVE_LEVEL"] = LEVELS.get(level, "")
     _register(bool(level))
+    _find(backend)
     return ours(problem, backend)
 
 
@@ -40,6 +45,16 @@ def _register(wanted: bool) -> None:
         register(module)
     elif has and not wanted:
         unregister(module)
+
+
+def _find(backend: str) -> None:
+    """Register the backend's plugin from the folder in which make installs some, unless it is installed elsewhere."""
+    import mha_core as mha
+    from mha_core.dispatch.registry import register
+
+    if all(row.name != backend for row in mha.backends()) and (BACKENDS / f"mha_{backend}").is_dir():
+        sys.path.append(str(BACKENDS))
+        register(importlib.import_module(f"mha_{backend}"))
 
 
 def _is_installed() -> bool:

@@ -42,14 +42,23 @@ def _choose(
 
 
 def attend_vjp(
-    p: AttentionProblem, state: AttentionState, d_out: Array | None, d_lse: Array | None, wanted: Set[str]
+    p: AttentionProblem,
+    state: AttentionState,
+    d_out: Array | None,
+    d_lse: Array | None,
+    wanted: Set[str],
+    *,
+    asked: frozenset[str] = frozenset(),
 ) -> AttentionGradients:
-    """Return the gradients by the first kernel of ``attention_vjp`` that supports the problem, for a kernel made of others."""
+    """Return the gradients by the first kernel of ``attention_vjp`` that supports the problem, for a kernel made of others.
+
+    ``asked``: features that it must also handle, such as ``"gradient"``.
+    """
     backend = backend_of({"query": p.query})
     arrays = (p.query, p.key, p.value, p.sink, *state, d_out, d_lse, *arrays_inside(p))
     features, shield = backend.shielded(backend.features(arrays))
     p = p.with_arrays(p.query, p.key, p.value, asked=frozenset())
-    _, decision = _choose(p, backend, d_out, d_lse, wanted, features)
+    _, decision = _choose(p, backend, d_out, d_lse, wanted, features | asked)
     d_out = p.xp.zeros_like(state.out) if d_out is None else d_out
     run = shield(algebra.attention_vjp if decision.run is None else decision.run)
     gradients: AttentionGradients = run(p, state, d_out, d_lse, wanted)

@@ -1,4 +1,4 @@
-"""Attention and its gradients under jit, held to the algebra on NumPy in float64.
+"""Attention and its gradients under JAX's transforms, held to the algebra on NumPy in float64, or to other calls bit by bit.
 
 JAX has 64-bit types only if a process enables them: with JAX_ENABLE_X64=1 the arrays are float64.
 """
@@ -61,3 +61,24 @@ def assert_like_numpy(rng, kernel, arrays, make_options, tolerance):
     for name, x, exact in zip(names, actual, expected, strict=True):
         assert x.dtype == DTYPE
         np.testing.assert_allclose(x, exact, rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+def assert_same_bits(actual, expected):
+    assert actual.dtype == expected.dtype and actual.shape == expected.shape
+    assert np.asarray(actual).tobytes() == np.asarray(expected).tobytes()
+
+
+def close(actual, expected, atol=2e-5):
+    np.testing.assert_allclose(np.asarray(actual), np.asarray(expected), rtol=atol, atol=atol)
+
+
+def loss_of(kernel, query, key, value, sink, mask=None):
+    """Return a number that depends on out and lse, with a softcap and a sink; a kernel computes attention and its gradients."""
+    out, lse = by(kernel, mha.attention_state)(query, key, value, mask=mask, sink=sink, softcap=3.0)
+    return jnp.sum(jnp.sin(out)) + jnp.sum(jnp.cos(lse))
+
+
+def loss_inputs(rng, *batch):
+    """Return the arrays of ``loss_of``, with batch axes."""
+    shapes = [*[(*batch, 2, 6, 4)] * 3, (*batch, 2)]
+    return tuple(jnp.asarray(rng.normal(size=shape), DTYPE) for shape in shapes)

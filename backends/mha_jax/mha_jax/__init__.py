@@ -30,7 +30,8 @@ def value_and_grad(function, arrays):
 @hookimpl
 def mha_backends():
     for backend in plain.mha_backends():
-        yield replace(backend, value_and_grad=value_and_grad)
+        elsewhere = {op: {"native": "pip install ./backends/mha_native"} for op in FEATURES}
+        yield replace(backend, value_and_grad=value_and_grad, elsewhere=elsewhere)
 
 
 @hookimpl

@@ -26,6 +26,7 @@ from mha_core.plugin import (
     DynamicRange,
     Grid,
     Mask,
+    Outline,
     Relation,
     block_gradients,
     block_state,
@@ -35,8 +36,6 @@ from mha_core.plugin import (
     skewed,
     sum_to,
 )
-
-from .outline import Outline
 
 _DENSE = 1 << 20  # scores that the algebra computes as one block, in about the same time
 _BLOCK = 1 << 19  # scores in a block: 2 MB in float32
@@ -58,7 +57,7 @@ def supports(call: Call) -> str | None:
 
 def attention(p: AttentionProblem, *, block: BlockShape | None = None) -> AttentionState:
     """Return the state of a problem, whose gradients are those of ``attention_vjp``."""
-    outline = Outline.of(_plain(p))
+    outline = Outline.of(_plain(p), Array)
     return _attention(outline, block, list(outline.arrays(p)))
 
 
@@ -72,7 +71,7 @@ def attention_vjp(
     block: BlockShape | None = None,
 ) -> AttentionGradients:
     """Return the gradients of sum(out * d_out) + sum(lse * d_lse), as ``mha_core.algebra.attention_vjp`` does."""
-    outline = Outline.of(_plain(p))
+    outline = Outline.of(_plain(p), Array)
     gradients = _gradients(outline, frozenset(wanted), block, list(outline.arrays(p)), state, d_out, d_lse)
     return gradients._replace(bias=gradients.bias and gradients.bias[0])
 
@@ -109,12 +108,10 @@ def _attention(outline: Outline, block: BlockShape | None, arrays: list[Array]) 
 
 def _forward(outline: Outline, block: BlockShape | None, arrays: list[Any]) -> tuple[AttentionState, tuple[Any, ...]]:
     """Return the state, and what the gradients need: the arrays, the state, and the names of what they are wanted of."""
-    p = outline.filled([x.perturbed for x in arrays])
-    perturbed = {name: getattr(p, name) for name in (*_ARRAYS, "sink")}
-    perturbed["bias"] = p.bias is not None and any(_outline_of_bias(outline).arrays(p.bias))
+    wanted = dict.fromkeys(outline.names(x.perturbed for x in arrays))
     arrays = [x.value for x in arrays]
     state = _attention(outline, block, arrays)
-    return state, (arrays, state, {name: None for name, varies in perturbed.items() if varies})
+    return state, (arrays, state, wanted)
 
 
 def _backward(
@@ -123,13 +120,7 @@ def _backward(
     arrays, state, wanted = saved
     d_out, d_lse = (None if isinstance(x, SymbolicZero) else x for x in d)
     gradients = _gradients(outline, frozenset(wanted), block, arrays, state, d_out, d_lse)
-    p = outline.filled(arrays)
-    bias = None if gradients.bias is None else _outline_of_bias(outline).filled(gradients.bias)
-    return (
-        list(
-            outline.arrays(p.with_arrays(*gradients[:3], mask=None, dropout=None, offset=None, bias=bias, sink=gradients.sink))
-        ),
-    )
+    return (outline.placed(outline.filled(arrays), gradients, gradients.bias),)
 
 
 _attention.defvjp(_forward, _backward, symbolic_zeros=True)
@@ -167,7 +158,7 @@ def _gradients(
 
     like = {name: getattr(p, name) for name in _ARRAYS if name in wanted}
     if "bias" in wanted:
-        like["bias"] = list(_outline_of_bias(outline).arrays(p.bias))
+        like["bias"] = list(outline.bias.arrays(p.bias))
     sums = jax.tree.map(lambda x: jnp.zeros(x.shape, p.compute_dtype) if _is_floating(x) else None, like)
     sums = blocks.scan(step, sums, [*arrays, *state, d_out, d_lse])
     gradients = jax.tree.map(lambda x, d: d if d is None else d.astype(x.dtype), like, sums)
@@ -189,14 +180,10 @@ def _with_bias(
         d = skewed(jnp, d[..., ::-1, :]).sum(-2, keepdims=True)  # over diagonals, the lowest first
     else:
         grid = p.grid(rows, cols)
-    outline = Outline.of(p.bias)
+    outline = Outline.of(p.bias, Array)
     values, pull = jax.vjp(lambda arrays: outline.filled(arrays).block(grid), list(outline.arrays(p.bias)))
     (of_arrays,) = pull(sum_to(jnp, d, values.shape).astype(values.dtype))
     return [total if total is None else total + x.astype(total.dtype) for total, x in zip(sums, of_arrays, strict=True)]
-
-
-def _outline_of_bias(outline: Outline) -> Outline:
-    return dict(outline.inside)["bias"]
 
 
 def _is_floating(x: Array) -> bool:

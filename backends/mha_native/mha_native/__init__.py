@@ -1,4 +1,4 @@
-"""The native plugin: compiled attention for NumPy arrays and torch tensors on the CPU; GELU, norms and layers of NumPy arrays.
+"""The native plugin: compiled attention for NumPy, torch and JAX arrays on the CPU; GELU, norms and layers of NumPy arrays.
 
 Importing this module imports neither an array library nor the compiled module; the functions that it names do.
 """
@@ -20,6 +20,8 @@ Its gradients are computed for all of them but batch axes that broadcast; those 
 
 
 _VJP = HANDLES - {"lse", "broadcast"} | {"d_lse", "d_sink"}
+_IN_PROGRAMS = frozenset({"traced", "vmap"})
+"""For JAX, whose compiled programs call the kernel. Its gradients are those of ``attention_vjp``, which has none itself."""
 
 _KERNELS: tuple[tuple[str, str, str, str, Set[str]], ...] = (
     # backend, op, module, what tells the limits in it, features
@@ -27,6 +29,8 @@ _KERNELS: tuple[tuple[str, str, str, str, Set[str]], ...] = (
     ("numpy", "attention_vjp", "on_numpy", "supports", _VJP),
     ("torch", "attention", "on_torch", "supports", HANDLES),
     ("torch", "attention_vjp", "on_torch", "supports", _VJP),
+    ("jax", "attention", "on_jax", "supports", HANDLES | _IN_PROGRAMS | {"gradient"}),
+    ("jax", "attention_vjp", "on_jax", "supports", _VJP | _IN_PROGRAMS),
     ("numpy", "gelu", "on_numpy_lines", "supports_gelu", set()),
     ("numpy", "gelu_vjp", "on_numpy_lines", "supports_gelu", set()),
     ("numpy", "layer_norm", "on_numpy_lines", "supports", set()),

@@ -61,15 +61,16 @@ def _prepared(p: AttentionProblem, arrays: problem.Beside) -> Callable[..., Atte
 def attention_vjp(p: AttentionProblem, state: AttentionState, d_out: Any, d_lse: Any, wanted: Set[str]) -> AttentionGradients:
     """The gradients of attention as ``mha_core`` defines them. Every call returns the same bits, for any number of threads."""
     plan = problem.plan(p, _KINDS[p.query.dtype.name])
+    sums = gradients.written(
+        *(p, state, d_lse),
+        plan=plan,
+        threads=_threads() if native.is_worth_threads(plan) else 1,
+        beside=problem.beside(p, _LIBRARY),
+        view=_view,
+        empty_like=_empty_like,
+    )
     with np.errstate(all="ignore"):  # NaN and infinity in, NaN and infinity out
-        return gradients.attention_vjp(
-            *(p, state, d_out, d_lse, wanted),
-            plan=plan,
-            threads=_threads() if native.is_worth_threads(plan) else 1,
-            beside=problem.beside(p, _LIBRARY),
-            view=_view,
-            empty_like=_empty_like,
-        )
+        return gradients.attention_vjp(p, state, d_out, d_lse, wanted, sums)
 
 
 def _empty_like(x: Any, dtype: Any, shape: tuple[int, ...] | None = None) -> Any:
@@ -86,4 +87,6 @@ def _view(x: Any) -> Any:
     return x.view(np.uint16) if x.dtype.name == "bfloat16" else x
 
 
-_LIBRARY = problem.Library(view=_view, host=np.asarray, dense=lambda x, dtype: np.ascontiguousarray(x, dtype=dtype))
+_LIBRARY = problem.Library(
+    view=_view, lengths=problem.host_lengths, dense=lambda x, dtype: np.ascontiguousarray(x, dtype=dtype)
+)

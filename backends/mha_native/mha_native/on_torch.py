@@ -39,7 +39,11 @@ def prepare(p: AttentionProblem) -> Callable[..., AttentionState] | None:
 def _beside(p: AttentionProblem) -> tuple[problem.Beside, list[Any]]:
     """Return the problem's other arrays, and the tensors whose memory they are."""
     tensors, view = _kept()
-    library = problem.Library(view=view, host=lambda x: x.numpy(), dense=lambda x, dtype: x.to(dtype).contiguous())
+    library = problem.Library(
+        view=view,
+        lengths=lambda x, shape: problem.host_lengths(x.numpy(), shape),
+        dense=lambda x, dtype: x.to(dtype).contiguous(),
+    )
     return problem.beside(p, library), tensors
 
 
@@ -58,14 +62,15 @@ def attention_vjp(p: AttentionProblem, state: AttentionState, d_out: Any, d_lse:
     """The gradients of attention as ``mha_core`` defines them. Every call returns the same bits, for any number of threads."""
     plan = problem.plan(p, _KINDS[p.query.dtype], _team())
     (beside, _owners), (_others, view) = _beside(p), _kept()  # the lists keep memory until the end of the call
-    return gradients.attention_vjp(
-        *(p, state, d_out, d_lse, wanted),
+    sums = gradients.written(
+        *(p, state, d_lse),
         plan=plan,
         threads=torch.get_num_threads() if native.is_worth_threads(plan) else 1,
         beside=beside,
         view=view,
         empty_like=_empty_like,
     )
+    return gradients.attention_vjp(p, state, d_out, d_lse, wanted, sums)
 
 
 def _empty_like(x: Any, dtype: Any, shape: tuple[int, ...] | None = None) -> Any:

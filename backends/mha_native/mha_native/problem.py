@@ -70,8 +70,8 @@ class Library(NamedTuple):
 
     view: Callable[[Any], Any]
     """Returns an array in a form that the compiled module reads."""
-    host: Callable[[Any], np.ndarray]
-    """Returns integers as a NumPy array."""
+    lengths: Callable[[Any, tuple[int, ...]], Any]
+    """Returns integers that broadcast to the batch shape as the compiled module reads the number of keys of each element."""
     dense: Callable[[Any, Any], Any]
     """Returns an array in a dtype, with rows without gaps."""
 
@@ -81,16 +81,18 @@ def beside(p: AttentionProblem, library: Library) -> Beside:
     view = library.view
     s = p.structure
     by_distance = p.bias is not None and p.bias.by_distance
-    lengths = None
-    if s.key_lengths is not None:
-        lengths = np.ascontiguousarray(np.broadcast_to(library.host(s.key_lengths), p.batch_shape), dtype=np.int64)
     return Beside(
         mask=None if s.array is None else view(s.array),
         bias=None if p.bias is None or by_distance else view(p.bias.block(_grid(p))),
         distance=view(library.dense(bias_by_distance(p), p.compute_dtype)) if by_distance else None,
-        lengths=lengths,
+        lengths=None if s.key_lengths is None else library.lengths(s.key_lengths, p.batch_shape),
         sequences=sequences(s.packed) if goes_by_sequence(p) else None,
     )
+
+
+def host_lengths(lengths: np.ndarray, batch_shape: tuple[int, ...]) -> np.ndarray:
+    """Return the number of keys of each batch element in the host's memory."""
+    return np.ascontiguousarray(np.broadcast_to(lengths, batch_shape), dtype=np.int64)
 
 
 def _grid(p: AttentionProblem) -> Any:

@@ -16,4 +16,10 @@ bool is_worth_threads(const Problem& p);
 // The level of this name, if the processor and the system support it; null otherwise. The best one without a name.
 const Level* level_named(const char* name);
 
+// The level that computes all calls.
+extern const Level* chosen;
+
+// What XLA calls for attend and attend_vjp; null if this is compiled without XLA's headers.
+extern void* const xla_handlers[2];
+
 }  // namespace mha

@@ -46,7 +46,7 @@ struct Problem {
     Array out, lse;            // (B, H, L, E); (B, H, L, 1), without data if it is not wanted
     Array d_out, d_lse;        // gradients of these, for a call that computes gradients; without data: zeros
     Array d_query, d_key, d_value;  // results, in the dtype of lse, with padded rows; null: not wanted
-    Array sink;                // (H), as (1, H, 1, 1); without data if there is none
+    Array sink;                // (B, H, 1, 1); without data if there is none
     Array mask;                // (B, H, L, S) bytes, 0: hidden
     Array bias;                // (B, H, L, S)
     Array distance;            // (B, H, 1, L + S - 1): a bias by query - key + S - 1

@@ -64,13 +64,13 @@ inline char* first_row(const Problem& p, const Unit& u, const Array& a) {
 template <class T> void find_rows(const Problem& p, const Unit& u, Row* rows, T* sinks) {
     Sequence s = sequence_of(p, u);
     ptrdiff_t group = p.heads / p.key_heads;
-    ptrdiff_t at[9];
-    const Array* arrays[9] = {&p.query, &p.out, &p.lse, &p.mask, &p.bias, &p.d_out, &p.d_lse, &p.d_query, &p.distance};
-    for (int i = 0; i < 9; ++i) at[i] = arrays[i]->data ? batch_offset(p, *arrays[i], u.batch) : 0;
+    ptrdiff_t at[10];
+    const Array* all[10] = {&p.query, &p.out, &p.lse, &p.mask, &p.bias, &p.d_out, &p.d_lse, &p.d_query, &p.distance, &p.sink};
+    for (int i = 0; i < 10; ++i) at[i] = all[i]->data ? batch_offset(p, *all[i], u.batch) : 0;
     ptrdiff_t position = u.first % s.queries, head = u.key_head * group + u.first / s.queries;
     for (ptrdiff_t i = 0; i < u.rows; ++i) {
         auto place = [&](int which) __attribute__((always_inline)) {
-            const Array& a = *arrays[which];
+            const Array& a = *all[which];
             return a.data ? a.data + at[which] + head * a.step[0] + (s.query_start + position) * a.step[1] : nullptr;
         };
         Row& r = rows[i];
@@ -78,7 +78,7 @@ template <class T> void find_rows(const Problem& p, const Unit& u, Row* rows, T*
         if (p.distance.data)  // the same numbers for every sequence
             r.distance = p.distance.data + at[8] + head * p.distance.step[0] + (position + p.keys - 1) * (ptrdiff_t)sizeof(T);
         sinks[i] = 0;
-        if (p.sink.data) read<T>(p.sink.kind, p.sink.data + head * p.sink.step[0], 0, sinks + i, 1);
+        if (p.sink.data) read<T>(p.sink.kind, p.sink.data + at[9] + head * p.sink.step[0], 0, sinks + i, 1);
         if (++position == s.queries) position = 0, ++head;
     }
 }

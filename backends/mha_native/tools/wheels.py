@@ -7,6 +7,7 @@ A wheel is accepted if its module needs no symbol of a C++ runtime, and no newer
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -41,6 +42,8 @@ LOAD_DYLIB, CODE_SIGNATURE, BUILD_VERSION = 0xC, 0x1D, 0x32  # commands of a Mac
 
 
 def main(folder: Path, targets: list[str]) -> None:
+    if importlib.util.find_spec("jaxlib") is None:
+        raise ModuleNotFoundError("jaxlib, whose headers the kernels for JAX need, is not installed", name="jaxlib")
     headers = python_headers(folder / "include")
     for target in targets:
         accepted = build(folder, target, headers)

@@ -5,12 +5,13 @@ import sys
 from dataclasses import replace
 from functools import partial
 
+import needs
 import pytest
 import sample_contenders as sample
 from native import BUILT, needs_native
 from native import LEVELS as NATIVE_LEVELS
 from processes import finished, run
-from project import BENCHES, PATHS
+from project import BENCHES, INSTALLED, PATHS
 
 from mha_conformance.bench.attention import Attention
 from mha_conformance.bench.gradients import AttentionBackward, AttentionStep
@@ -108,6 +109,8 @@ def test_a_backend_without_goals_is_measured_in_cases_that_apply_to_it():
         "import numpy",
         "torch SDPA, bfloat16",
         "sentence-transformers, batch 32",
+        "jax.nn.dot_product_attention",
+        "jax.nn.dot_product_attention, with its gradients",
     }
     (half,) = (case for case in CASES if case.name == "text encoder, bfloat16")
     assert not half.takes("numpy")  # numpy has goals, but none for this case
@@ -123,6 +126,8 @@ WORKS = {
     "attention, window": (Attention(1, 2, 64, 8, window=5), Attention(1, 2, 64, 8), attention.sdpa),
     "decode": (Attention(1, 2, 1, 8, keys=50), None, attention.sdpa),
     "attention step": (AttentionStep(2, 3, 33, 8, causal=True), AttentionStep(2, 3, 33, 8), attention.sdpa_step),
+    "attention in JAX": (Attention(2, 3, 20, 8, causal=True), Attention(2, 3, 20, 8), attention.jax_nn),
+    "attention step in JAX": (AttentionStep(2, 3, 33, 8), AttentionStep(2, 3, 33, 8, causal=True), attention.jax_nn),
     "gradients alone": (AttentionBackward(2, 3, 33, 8), AttentionBackward(2, 3, 33, 8, causal=True), attention.sdpa_backward),
     "layer": (Layer(2, 5), None, layer.fast_path),
     "layer step, gelu": (LayerStep(2, 5), LayerStep(2, 5, activation="relu"), training.layer_step),
@@ -142,6 +147,12 @@ def test_work_is_judged_right_on_each_library_and_that_of_another_problem_is_not
         work = peer(other)
         with work.mode(), pytest.raises(AssertionError, match="times the bound"):
             check(work.answer())
+
+
+@pytest.mark.parametrize("problem", [Attention(2, 3, 20, 8, causal=True), AttentionStep(2, 3, 33, 8)], ids=["call", "step"])
+@needs.installed("mha_jax", "jax")
+def test_our_compiled_work_in_jax_is_judged_right(problem):
+    problem.judge()(attention.ours_on_jax(problem, "jax").answer())
 
 
 def test_another_path_of_torch_s_layer_than_the_fast_one_is_refused(monkeypatch):
@@ -187,10 +198,11 @@ if "+" in sys.argv[1]:
         ("numpy+native", False, f"numpy native\n{NATIVE_LEVELS[0]}"),
         ("torch+native", True, f"torch native\n{NATIVE_LEVELS[0]}"),
         ("numpy+native-avx2", False, "numpy native\navx2"),
+        ("jax+native", False, f"jax native\n{NATIVE_LEVELS[0]}"),
     ],
 )
 def test_a_contender_has_the_compiled_plugin_if_its_name_says_so(name, installed, told):
     if "avx2" in name and "avx2" not in NATIVE_LEVELS:
         pytest.skip("this processor has no AVX2")
-    path = [*([BUILT] if installed else []), *PATHS, BENCHES]
+    path = [*([BUILT] if installed else []), *(folder for folder in PATHS if folder != INSTALLED), BENCHES]
     assert finished(CONTENDER, name, path=path, PYTHONSAFEPATH="1").strip() == told

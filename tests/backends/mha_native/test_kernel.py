@@ -245,9 +245,10 @@ def test_results_lie_where_the_arrays_do(rng):
 def test_the_source_can_be_read():
     """Attention alone has at most 2,000 lines of code, besides comments and empty lines; no file is long, and no line."""
     files = {path.name: path.read_text(encoding="utf-8").splitlines() for path in (ROOT / "backends/mha_native/src").iterdir()}
-    of_gradients_and_lines = ("gradient.h", "lines.h")
+    others = ("gradient.h", "lines.h", "module_lines.cpp", "ffi.cpp")  # gradients, lines of numbers, and JAX
     code = {name: [x for x in lines if x.strip() and not x.lstrip().startswith("//")] for name, lines in files.items()}
-    assert sum(len(lines) for name, lines in code.items() if name not in of_gradients_and_lines) <= 2000
+    assert sum(len(lines) for name, lines in code.items() if name not in others) <= 2000
+    assert len(code["ffi.cpp"]) <= 150
     assert {name: len(lines) for name, lines in files.items() if len(lines) > 350} == {}
     assert [line for lines in files.values() for line in lines if len(line) > 128] == []
 

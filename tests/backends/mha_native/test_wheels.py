@@ -33,6 +33,12 @@ def wheel(folder, module):
     return path
 
 
+def test_without_the_headers_for_jax_none_is_built(tmp_path, monkeypatch):
+    monkeypatch.setattr(wheels.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match="jaxlib, whose headers the kernels for JAX need, is not installed"):
+        wheels.main(tmp_path, [LINUX])
+
+
 @pytest.mark.parametrize(
     ("target", "module", "message"),
     [

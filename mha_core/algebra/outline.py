@@ -1,10 +1,15 @@
-"""Problems without their arrays, by which compiled functions are kept: the arrays are arguments, all else is fixed."""
+"""Records without their arrays, for libraries that compile or differentiate a function by its array arguments alone."""
 
-from collections.abc import Hashable, Iterable, Iterator
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
-from jax import Array
+from .attention_vjp import AttentionGradients
+from .problem import AttentionProblem
+
+_OPERANDS = ("query", "key", "value", "sink")
 
 
 @dataclass(frozen=True)
@@ -15,7 +20,7 @@ class Fixed:
     value: Any = field(compare=False)
 
     @classmethod
-    def of(cls, value: Any) -> "Fixed":
+    def of(cls, value: Any) -> Fixed:
         try:
             hash(value)
         except TypeError:
@@ -29,21 +34,22 @@ class Outline:
     """A dataclass without the arrays in it, such as a problem or a mask. Equal outlines differ in these arrays only."""
 
     kind: type
-    inside: tuple[tuple[str, "Outline | None"], ...]
+    inside: tuple[tuple[str, Outline | None], ...]
     """The fields that hold another dataclass, or an array, which is None here."""
     fixed: tuple[tuple[str, Fixed], ...]
     """All other fields."""
 
     @classmethod
-    def of(cls, value: Any) -> "Outline":
+    def of(cls, value: Any, array: type) -> Outline:
+        """Return the outline of a value; ``array`` is the library's class of arrays."""
         inside: list[tuple[str, Outline | None]] = []
         fixed: list[tuple[str, Fixed]] = []
         for name in (each.name for each in fields(value)):
             x = getattr(value, name)
-            if isinstance(x, Array):
+            if isinstance(x, array):
                 inside.append((name, None))
             elif _consists_of_fields(x):
-                inside.append((name, cls.of(x)))
+                inside.append((name, cls.of(x, array)))
             else:
                 fixed.append((name, Fixed.of(x)))
         return cls(type(value), tuple(inside), tuple(fixed))
@@ -60,12 +66,34 @@ class Outline:
     def filled(self, arrays: Iterable[Any]) -> Any:
         """Return the value with these arrays, given in the order of ``arrays``."""
         remaining = iter(arrays)
-        value = object.__new__(self.kind)  # what a constructor would check has been checked
+        value: Any = object.__new__(self.kind)  # what a constructor would check has been checked
         for name, x in self.fixed:
             object.__setattr__(value, name, x.value)
         for name, part in self.inside:
             object.__setattr__(value, name, next(remaining) if part is None else part.filled(remaining))
         return value
+
+    # outlines of an AttentionProblem
+
+    @property
+    def bias(self) -> Outline:
+        """The outline of the problem's bias."""
+        bias = dict(self.inside)["bias"]
+        assert bias is not None
+        return bias
+
+    def names(self, flags: Iterable[bool]) -> list[str]:
+        """Return the fields of ``AttentionGradients`` that belong to the flagged arrays."""
+        p: AttentionProblem = self.filled(flags)
+        of_bias = p.bias is not None and any(self.bias.arrays(p.bias))
+        return [name for name in _OPERANDS if getattr(p, name)] + ["bias"] * of_bias
+
+    def placed(self, p: AttentionProblem, gradients: AttentionGradients, of_bias: Sequence[Any] | None) -> list[Any]:
+        """Return gradients in the places of the problem's arrays, None for others; ``of_bias``: those of the bias's arrays."""
+        bias = None if of_bias is None else self.bias.filled(of_bias)
+        changes: dict[str, Any] = dict.fromkeys(("structure", "mask", "offset", "dropout"))
+        of_operands: list[Any] = list(gradients[:3])
+        return list(self.arrays(p.with_arrays(*of_operands, **changes, bias=bias, sink=gradients.sink)))
 
 
 def _consists_of_fields(x: Any) -> bool:

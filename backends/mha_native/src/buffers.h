@@ -1,0 +1,20 @@
+// The memory of Python's objects, and what files beside module.cpp define of the module.
+#pragma once
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+namespace mha {
+
+// The memory of objects that a call holds until it ends.
+struct Held {
+    Py_buffer buffers[17];
+    int count = 0;
+    ~Held() { while (count) PyBuffer_Release(&buffers[--count]); }
+    Py_buffer* add(PyObject* x, int flags) {  // null with an error
+        return PyObject_GetBuffer(x, &buffers[count], flags | PyBUF_FORMAT) ? nullptr : &buffers[count++];
+    }
+};
+
+PyObject* lines(PyObject*, PyObject* const* x, Py_ssize_t count);
+
+}  // namespace mha

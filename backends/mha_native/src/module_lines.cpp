@@ -1,0 +1,55 @@
+// GELU, its gradient and norms as a function of Python:
+//
+//     lines(what, x, a, bias, eps, y) -> None
+#include "buffers.h"
+
+#include "arguments.h"
+#include "attend.h"
+
+namespace mha {
+namespace {
+
+// Read rows of float32 numbers, (rows, width) or, with a step of 0, (width); None stands for none. The array that is written
+// comes first, and says how many there are.
+bool read_lines(PyObject* x, const char* name, bool written, Held& held, Lines& l, float** to, ptrdiff_t* step) {
+    if (x == Py_None) return true;
+    Py_buffer* b = held.add(x, PyBUF_STRIDES | (written ? PyBUF_WRITABLE : 0));
+    if (!b) return false;
+    Py_ssize_t last = b->ndim - 1;
+    if (written && last == 1) l.rows = b->shape[0], l.width = b->shape[1];
+    Kind kind;
+    bool rows = last == 1, known = kind_of(b->format, b->itemsize, &kind);
+    bool fits = known && kind == FLOAT32 && (rows || (last == 0 && !written)) && b->shape[last] == l.width;
+    fits = fits && (l.width == 1 || b->strides[last] == 4);
+    if (!fits || (rows && (b->shape[0] != l.rows || b->strides[0] % 4))) {
+        const char* message = written ? "%s: expected rows of float32 numbers without gaps"
+                                      : "%s: expected %zd rows of %zd float32 numbers without gaps";
+        PyErr_Format(PyExc_ValueError, message, name, l.rows, l.width);
+        return false;
+    }
+    *to = (float*)b->buf, *step = rows ? b->strides[0] / 4 : 0;
+    return true;
+}
+
+}  // namespace
+
+PyObject* lines(PyObject*, PyObject* const* x, Py_ssize_t count) {
+    if (count != 6) return PyErr_Format(PyExc_TypeError, "lines takes 6 arguments, not %zd", count);
+    Held held;
+    Lines l = {};
+    float *from = nullptr, *a = nullptr, *bias = nullptr;
+    ptrdiff_t none;
+    l.what = (What)PyLong_AsLong(x[0]), l.eps = (float)PyFloat_AsDouble(x[4]);
+    if (PyErr_Occurred() || !read_lines(x[5], "y", true, held, l, &l.y, &l.y_step) ||
+        !read_lines(x[1], "x", false, held, l, &from, &l.x_step) || !read_lines(x[2], "a", false, held, l, &a, &l.a_step) ||
+        !read_lines(x[3], "bias", false, held, l, &bias, &none))
+        return nullptr;
+    if (!from || !l.y) return PyErr_Format(PyExc_TypeError, "lines: x and y are required");
+    l.x = from, l.a = a, l.bias = bias;
+    PyThreadState* state = PyEval_SaveThread();
+    chosen->lines(l);
+    PyEval_RestoreThread(state);
+    Py_RETURN_NONE;
+}
+
+}  // namespace mha
