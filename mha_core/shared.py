@@ -26,5 +26,6 @@ from .layers.norm import Norm
 from .ops import check
 from .ops.attend_vjp import attention_gradients
 from .ops.functional import ACTIVATIONS, activate
+from .ops.tree import holds
 from .ops.updates import adamw
 from .ops.vjp import traced

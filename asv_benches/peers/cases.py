@@ -89,6 +89,11 @@ def _goals(numpy: float | None, torch: float | None, *native: float) -> dict[str
     return {"numpy": numpy, "torch": torch, **levels}
 
 
+def _goals_of_native(*goals: float) -> dict[str, float | None]:
+    """Return the goals of the compiled plugin alone."""
+    return {name: goal for name, goal in _goals(None, None, *goals).items() if goal is not None}
+
+
 def _attention(
     name: str, *goals: Any, kind: type[Attention] = Attention, peer: Peer = SDPA, open: bool = True, **options: Any
 ) -> Case:
@@ -149,6 +154,7 @@ CASES = (
     Case("AdamW, 22.6 million weights", OptimiserStep(), ADAMW, _goals(1.0, None)),
     Case("text encoder", Texts(), BATCHES, MEASURED | _goals(0.35, 0.28)),
     Case("text encoder, bfloat16", Texts("bfloat16"), BATCHES, {"torch": 0.14}, open=False),
+    Case("text encoder, int8 weights", Texts(weights="int8"), BATCHES, _goals_of_native(0.12, 0.20), open=False),
     Case("text encoder, 5120 texts", Texts(copies=20), BATCHES, _goals(None, None)),
     Case("ModernBERT-base with random weights, 64 sentences", ModernBert(), BATCHES, _goals(0.60, 0.45)),
     Case("cross-encoder, 256 pairs", Pairs(), PAIRS, _goals(0.40, 0.30)),

@@ -3,7 +3,7 @@
 A thread takes a chunk through as many steps as possible. A chunk's hidden features stay in cache between the two products, and
 all chunks of a thread use the same memory. Arrays allocated here are overwritten; arguments never are.
 
-Another plugin may bring faster activations and norms: its kernels are the methods of a ``Chunks`` with these.
+Another plugin may bring faster activations, norms and products: its kernels are the methods of a ``Chunks`` with these.
 """
 
 from __future__ import annotations
@@ -28,24 +28,32 @@ _TOKENS = 1024  # tokens in a chunk for steps that treat each token separately; 
 _HIDDEN = 1 << 21  # bytes of hidden features that a thread holds at a time, beside as many of a gate
 
 
+def _linear(x: np.ndarray, w: Any, b: np.ndarray | None, out: np.ndarray) -> None:
+    np.matmul(x, w, out=out)
+    if b is not None:
+        out += b
+
+
 class Chunks(NamedTuple):
-    """The layers, with an activation and a norm of rows."""
+    """The layers, with an activation, a norm and a linear map of rows."""
 
     activate: Callable[[str, np.ndarray, np.ndarray | None], None] = activate
     """Replaces x (rows, features) by f(x + bias); f is named."""
     normed: Callable[[np.ndarray, np.ndarray | None, np.ndarray | None, float, np.ndarray], None] = normed
     """Writes the layer norm of x (rows, features), given weight, bias and eps, to an array, which may be x."""
+    linear: Callable[[np.ndarray, Any, np.ndarray | None, np.ndarray], None] = _linear
+    """Writes x w + b to an array; w is of whatever kind the weights of the layers are."""
 
     def feed_forward(
         self,
         x: np.ndarray,
-        w_1: np.ndarray,
+        w_1: Any,
         b_1: np.ndarray | None,
-        w_2: np.ndarray,
+        w_2: Any,
         b_2: np.ndarray | None,
         *,
         activation: str,
-        w_g: np.ndarray | None = None,
+        w_g: Any = None,
         b_g: np.ndarray | None = None,
     ) -> np.ndarray:
         """f(x w_1 + b_1) w_2 + b_2, or with a gate (f(x w_1 + b_1) * (x w_g + b_g)) w_2 + b_2."""
@@ -65,16 +73,14 @@ class Chunks(NamedTuple):
         size = max(16, _HIDDEN // (w_1.shape[1] * x.dtype.itemsize))
         for at in range(0, len(x), size):
             rows, to = x[at : at + size], out[at : at + size]
-            hidden = np.matmul(rows, w_1, out=scratch("hidden features", (len(rows), w_1.shape[1]), x.dtype))
+            hidden = scratch("hidden features", (len(rows), w_1.shape[1]), x.dtype)
+            self.linear(rows, w_1, None, hidden)
             self.activate(activation, hidden, b_1)
             if w_g is not None:
-                gate = np.matmul(rows, w_g, out=scratch("gate", hidden.shape, x.dtype))
-                if b_g is not None:
-                    gate += b_g
+                gate = scratch("gate", hidden.shape, x.dtype)
+                self.linear(rows, w_g, b_g, gate)
                 hidden *= gate
-            np.matmul(hidden, w_2, out=to)
-            if b_2 is not None:
-                to += b_2
+            self.linear(hidden, w_2, b_2, to)
 
     def encoder_layer(self, layer: Any, x: np.ndarray, **options: Any) -> np.ndarray:
         """Apply the layer to chunks of whole sequences.
@@ -103,9 +109,7 @@ class Chunks(NamedTuple):
         def project(rows: slice) -> None:
             chunk = self._normed(layer.norm_1, tokens[rows]) if layer.norm_first else tokens[rows]
             for (w, b, _), y in zip(projections, projected, strict=True):
-                np.matmul(chunk, w, out=y[rows])
-                if b is not None:
-                    y[rows] += b
+                self.linear(chunk, w, b, y[rows])
 
         _run_chunks(project, len(tokens))
         heads = [_heads(y.reshape(*x.shape[:-1], -1), count) for y, (_, _, count) in zip(projected, projections, strict=True)]
@@ -116,9 +120,8 @@ class Chunks(NamedTuple):
     def _after_attention(self, layer: Any, x: np.ndarray, attended: np.ndarray, out: np.ndarray, rows: slice) -> None:
         """Compute output projection, residuals, norms and feed-forward network for some rows: each depends on itself only."""
         a, f = layer.attention, layer.feed_forward
-        y = np.matmul(attended[rows], a.w_o, out=scratch("tokens", out[rows].shape, x.dtype))
-        if a.b_o is not None:
-            y += a.b_o
+        y = scratch("tokens", out[rows].shape, x.dtype)
+        self.linear(attended[rows], a.w_o, a.b_o, y)
         y += x[rows]
         normed_y = self._normed(layer.norm_2, y) if layer.norm_first else self._normed(layer.norm_1, y, y)
         self._feed_forward(normed_y, f.w_1, f.b_1, f.w_2, f.b_2, f.activation, None, None, out[rows])

@@ -13,9 +13,9 @@ from .backend import DTYPES, BackendUnderTest, CannotJudge
 
 NEEDED = """
 abs any arange argmax argsort asarray astype bitwise_and bitwise_right_shift bitwise_xor bool broadcast_to clip concat exp
-finfo flip float32 floor full iinfo int16 int64 int8 isdtype isfinite isnan log matmul matrix_transpose max maximum mean min
-minimum ones ones_like permute_dims reshape searchsorted sqrt stack sum take take_along_axis tanh uint32 uint8 where zeros
-zeros_like
+finfo flip float32 floor full iinfo int16 int64 int8 isdtype isfinite isnan log matmul matrix_transpose max maximum mean
+min minimum ones ones_like permute_dims reshape round searchsorted sqrt stack sum take take_along_axis tanh uint32 uint8 where
+zeros zeros_like
 """
 """The names of the namespace that mha_core uses."""
 LIMITS = {"finfo": ("float32", ("bits", "eps", "smallest_normal")), "iinfo": ("int64", ("bits",))}

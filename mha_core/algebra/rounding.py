@@ -14,6 +14,7 @@ from typing import Any
 
 from .arrays import Array, Namespace, compute_dtype
 from .attention import exponentials, grouped, grouped_sink, scores, ungrouped, upcast
+from .int8 import GROUP
 from .problem import AttentionProblem
 from .state import AttentionState, concat_queries
 from .tiles import pieces
@@ -76,6 +77,15 @@ def linear(xp: Namespace, y: Array, x: Array, w: Array, b: Array | None) -> Arra
     return _twice(xp, y, error + _roundoff(xp, y.dtype) * (xp.abs(xp.astype(y, wide)) + bias))
 
 
+def linear_int8(xp: Namespace, y: Array, x: Array, values: Array, scale: Array, b: Array | None) -> Array:
+    """u (g + 4) (|x| |w| + |b|) + u_out |y|: integers are exact, and g sums of groups are scaled and added up."""
+    wide = compute_dtype(xp, x.dtype)
+    x, scale, groups = xp.abs(xp.astype(x, wide)), xp.astype(scale, wide), -(-x.shape[-1] // GROUP)
+    size = xp.matmul(x, xp.abs(xp.astype(values, wide))) * scale
+    size = size if b is None else size + xp.abs(xp.astype(b, wide))
+    return _twice(xp, y, (groups + 4) * _roundoff(xp, wide) * size)
+
+
 def activation(xp: Namespace, y: Array, x: Array, **options: Any) -> Array:
     """8 u |x| + u_out |y|."""
     wide = compute_dtype(xp, x.dtype)
@@ -118,6 +128,7 @@ def by_row(xp: Namespace, y: Array, roundings: float) -> Array:
 
 BOUNDS: dict[str, Callable[..., Array]] = {
     "linear": linear,
+    "linear_int8": linear_int8,
     **dict.fromkeys(("gelu", "relu", "silu"), activation),
     "layer_norm": layer_norm,
     "rms_norm": rms_norm,

@@ -34,6 +34,9 @@ ATTENTION_FEATURES = MASK_FEATURES | BIAS_FEATURES | {"lse", "softcap", "sink", 
 """All features of attention. lse: the log-sum-exp is wanted. grouped_query: several query heads read one key head. value_dim:
 values are not as wide as queries. broadcast: the batch axes of query, key and value differ."""
 
+_INT8 = frozenset({"int8"})
+"""A weight is an ``Int8Weight``."""
+
 OPTION_FEATURES = frozenset({"mask", "bias", "scale", "softcap", "sink", "query_offset"})
 """The options of attention that were given to an operation made of smaller ones."""
 
@@ -71,7 +74,8 @@ FEATURES: Mapping[str, frozenset[str]] = {
     "attention": ATTENTION_FEATURES | _DROPOUT,
     "attention_weights": ATTENTION_FEATURES - {"lse", "value_dim"} | _DROPOUT,
     **dict.fromkeys(("linear", "layer_norm", "rms_norm", "gelu", "relu", "silu", "rotary"), frozenset()),
-    **_COMPOSITES,
+    "linear_int8": frozenset(),
+    **{name: features | _INT8 for name, features in _COMPOSITES.items()},
     **{f"{name}_vjp": features for name, features in _COMPOSITES.items()},
     "attention_vjp": ATTENTION_FEATURES - {"lse"} | _DROPOUT | {"d_lse", "d_bias", "d_sink"},
     **dict.fromkeys((*VJPS, "adamw"), frozenset()),

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
+from ..algebra.int8 import Int8Weight
 from ..autodiff.recorded import Recorded
 from . import known as known_backends
 from . import registry as plugins
@@ -166,8 +167,16 @@ def _mismatch(arrays: Mapping[str, Any]) -> BackendMismatch:
 
 
 def check_floating(*, optional: Mapping[str, Any] | None = None, **named: Any) -> LoadedBackend:
-    """Return the backend of arrays that are floating, of one library, device and dtype; an optional one may be None."""
-    arrays = named | {name: x for name, x in (optional or {}).items() if x is not None}
+    """Return the backend of arrays that are floating, of one library, device and dtype; an optional one may be None.
+
+    Of an int8 weight that is the scale; its values have the same library and device.
+    """
+    operands = named | {name: x for name, x in (optional or {}).items() if x is not None}
+    weights = {name: w for name, w in operands.items() if isinstance(w, Int8Weight)}
+    arrays = {
+        f"{name}.scale" if name in weights else name: weights[name].scale if name in weights else x
+        for name, x in operands.items()
+    }
     backend = backend_of(arrays)
     names = iter(arrays)
     first = next(names)
@@ -184,6 +193,10 @@ def check_floating(*, optional: Mapping[str, Any] | None = None, **named: Any) -
             wanted = cast(backend, odd, arrays[odd], arrays[right].dtype)
             raise TypeError(f"{odd} has dtype {arrays[odd].dtype}, but {right} has {arrays[right].dtype}: write {wanted}")
         _compare_devices(name, x, first, like)
+    for name, w in weights.items():
+        check_same_device(like, [(f"{name}.values", w.values)], first=first)
+        if w.values.dtype != backend.xp.int8:
+            raise TypeError(f"{name}.values has dtype {w.values.dtype}; expected int8: write quantize_weight({name})")
     return backend
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Self, Unpack
 
 from ..algebra.arrays import Array
+from ..algebra.int8 import Weight
 from ..ops.multi_head import multi_head_attention, multi_head_weights
 from ..ops.options import Options, shows_options
 from ..ops.projections import check_head_dim, check_heads
@@ -31,13 +32,13 @@ class MultiHeadAttention(Layer):
     (3, 8)
     """
 
-    w_q: Array
+    w_q: Weight
     """(d_model, h d_k)."""
-    w_k: Array
+    w_k: Weight
     """(d_context, kv d_k)."""
-    w_v: Array
+    w_v: Weight
     """(d_context, kv d_v)."""
-    w_o: Array
+    w_o: Weight
     """(h d_v, d_model)."""
     num_heads: int
     b_q: Array | None = None
@@ -56,6 +57,8 @@ class MultiHeadAttention(Layer):
     """Applied to the queries of each head, before ``rotary``; its weight is (d_k,)."""
     norm_k: Norm | None = None
     """Applied to the keys of each head, before ``rotary``; its weight is (d_k,)."""
+
+    linear_maps = ("w_q", "w_k", "w_v", "w_o")
 
     @classmethod
     def init(

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, wraps
 from pathlib import Path
 from types import FunctionType
 from typing import Any, ClassVar, Self
 
 from ..algebra.arrays import Array, dtype_name, is_array
+from ..algebra.int8 import Int8Weight, Weight, arrays_of
 from ..autodiff.recorded import Recorded
 from ..dispatch.backend import load
 from ..dispatch.selection import backend_of, check_name
 from ..ops import check
+from ..ops.int8 import quantize_weight
 from ..ops.tree import arrays_in, map_arrays
 from ..ops.vjp import Gradients, as_node, traced
 from . import files
@@ -30,6 +32,8 @@ class Layer:
 
     fixed: ClassVar[tuple[str, ...]] = ()
     """The names of fields whose arrays are tables, not weights; they have no gradients, and no optimiser changes them."""
+    linear_maps: ClassVar[tuple[str, ...]] = ()
+    """The names of fields that are weights of linear maps, which ``quantized`` rounds to int8."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -45,7 +49,7 @@ class Layer:
         return outline(self, self.arrays())
 
     def arrays(self) -> dict[str, Array]:
-        """Return every array by its dotted name, such as ``layers.0.attention.w_q``.
+        """Return every array by its dotted name, such as ``layers.0.attention.w_q``, or ``w_q.values`` and ``w_q.scale``.
 
         >>> import mha_core as mha
         >>> list(mha.LayerNorm.init(d_model=4).arrays())
@@ -55,6 +59,11 @@ class Layer:
 
     @cached_property
     def _arrays(self) -> dict[str, Array]:
+        return dict(arrays_of(self._operands))
+
+    @cached_property
+    def _operands(self) -> dict[str, Weight]:
+        """Every array and int8 weight by its dotted name."""
         return dict(_walk(self))
 
     @cached_property
@@ -62,7 +71,7 @@ class Layer:
         """The features that a kernel of the whole layer must declare, by dotted name.
 
         ``name=Class`` for each layer inside, ``name=value`` for each setting that is a string, and the name alone for each
-        setting that is True and each optional field that is given. Numbers are in ``settings``.
+        setting that is True and each optional field that is given; ``int8`` if a weight is. Numbers are in ``settings``.
 
         >>> import mha_core as mha
         >>> sorted(mha.FeedForward.init(d_model=4, d_ff=8, seed=0).features)
@@ -106,11 +115,26 @@ class Layer:
         """Return the same layer with ``function`` applied to every array."""
         return map_arrays(self, function)
 
+    def quantized(self) -> Self:
+        """Return the same layer for inference, with int8 weights in its linear maps: ``quantize_weight``. The rest stays.
+
+        >>> import mha_core as mha
+        >>> mha.FeedForward.init(d_model=4, d_ff=8, seed=0).quantized()
+        FeedForward, numpy float32, 88 parameters
+          w_1 (4, 8) int8
+          b_1 (8,)
+          w_2 (8, 4) int8
+          b_2 (4,)
+        """
+        old = {field.name: getattr(self, field.name) for field in fields(self) if field.init}
+        new = {name: _quantized(value, name in self.linear_maps) for name, value in old.items()}
+        return replace(self, **{name: value for name, value in new.items() if value is not old[name]})
+
     def to(self, backend: str, *, device: Any = None, dtype: Any = None) -> Self:
         """Return the same layer with its arrays in another library, on another device, or of another dtype.
 
-        ``dtype`` is a dtype of the target library, or its name. Raises UnknownBackend, BackendUnavailable; TypeError for a
-        dtype that is not floating; ValueError for a device that the library lacks.
+        ``dtype`` is a dtype of the target library, or its name; integers keep theirs. Raises UnknownBackend,
+        BackendUnavailable; TypeError for a dtype that is not floating; ValueError for a device that the library lacks.
         """
         target = load(check_name(backend))
         target.check_device(device)
@@ -118,11 +142,14 @@ class Layer:
 
         def move(x: Array) -> Array:
             source = backend_of({"array": x})
+            is_floating = source.is_floating(x.dtype)
             if source is target:
                 y = x if device is None else target.xp.asarray(x, device=device)
-                return y if wanted is None else target.xp.astype(y, wanted, copy=False)
+                return y if wanted is None or not is_floating else target.xp.astype(y, wanted, copy=False)
             # arrays travel through NumPy, which lacks bfloat16; float32 holds it exactly
             name = dtype_name(x.dtype)
+            if not is_floating:
+                return target.xp.astype(target.from_numpy(source.to_numpy(x), device), getattr(target.xp, name), copy=False)
             same = wanted if wanted is not None else check.floating(target, name)
             y = source.xp.astype(x, source.xp.float32) if name == "bfloat16" else x
             return target.xp.astype(target.from_numpy(source.to_numpy(y), device), same, copy=False)
@@ -152,7 +179,7 @@ class Layer:
 
         Raises FileNotFoundError; LayerFileError if the file is corrupt, holds another layer, or does not fit.
         """
-        layer = files.load(path, _known(Layer), backend=backend, device=device)
+        layer = files.load(path, {**_known(Layer), Int8Weight.__name__: Int8Weight}, backend=backend, device=device)
         if not isinstance(layer, cls):
             raise files.LayerFileError(f"{path} holds {type(layer).__name__}; expected {cls.__name__}")
         return layer
@@ -188,24 +215,38 @@ def _known(cls: type[Any]) -> dict[str, type[Any]]:
     return classes
 
 
-def _walk(value: Layer | tuple[Any, ...]) -> Iterator[tuple[str, Array]]:
-    """Yield the arrays in a layer or a tuple by their dotted names; a layer inside has its own already."""
+def _walk(value: Layer | tuple[Any, ...]) -> Iterator[tuple[str, Weight]]:
+    """Yield the arrays and int8 weights in a layer or a tuple by their dotted names; a layer inside has its own already."""
     inside = enumerate(value) if isinstance(value, tuple) else ((f.name, getattr(value, f.name)) for f in fields(value))
     for name, each in inside:
         if isinstance(each, Layer | tuple):
-            arrays = each._arrays.items() if isinstance(each, Layer) else _walk(each)
-            yield from ((f"{name}.{key}", x) for key, x in arrays)
-        elif is_array(each):
+            operands = each._operands.items() if isinstance(each, Layer) else _walk(each)
+            yield from ((f"{name}.{key}", x) for key, x in operands)
+        elif _is_operand(each):
             yield str(name), each
+
+
+def _is_operand(value: Any) -> bool:
+    return is_array(value) or isinstance(value, Int8Weight)
+
+
+def _quantized(value: Any, is_linear_map: bool) -> Any:
+    if isinstance(value, Layer):
+        return value.quantized()
+    if isinstance(value, tuple) and any(isinstance(each, Layer) for each in value):
+        return tuple(_quantized(each, False) for each in value)
+    return quantize_weight(value) if is_linear_map and is_array(value) else value
 
 
 def _features(values: Iterable[tuple[str, Any, bool]]) -> Iterator[str]:
     for dotted, value, optional in values:
+        if isinstance(value, Int8Weight):
+            yield "int8"
         if isinstance(value, str):
             yield f"{dotted}={value}"
-        elif value is True or (optional and (is_array(value) or _is_number(value))):
+        elif value is True or (optional and (_is_operand(value) or _is_number(value))):
             yield dotted
-        elif value is not None and not is_array(value) and not isinstance(value, int | float | tuple):
+        elif value is not None and not _is_operand(value) and not isinstance(value, int | float | tuple):
             kind = type(value)  # a class from elsewhere by its full name, so that no kernel declares it by chance
             known = isinstance(value, Layer) and kind.__module__.startswith(f"{__package__}.")
             yield f"{dotted}={kind.__name__ if known else f'{kind.__module__}.{kind.__qualname__}'}"

@@ -74,7 +74,7 @@ def _named(layer: EncoderLayer, x: Array, **options: Any) -> dict[str, Array | N
 
 def _examine(layer: EncoderLayer, x: Array, **options: Any) -> Examined:
     return Examined(
-        check_floating(x=x, optional=layer.arrays()),
+        check_floating(x=x, optional=layer._operands),
         _algebra,
         shape=tuple(x.shape),
         features=layer.features.union(options),

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from ..algebra.arrays import Array
+from ..algebra.int8 import Weight
 from ..ops.functional import check_activation, feed_forward
 from .base import Layer
 from .from_torch import StateDict, transposed
@@ -19,20 +20,22 @@ class FeedForward(Layer):
     Source: Vaswani et al. 2017, equation 2; Shazeer 2020, equation 6.
     """
 
-    w_1: Array
+    w_1: Weight
     """(d_model, d_ff)."""
     b_1: Array | None
     """(d_ff,)."""
-    w_2: Array
+    w_2: Weight
     """(d_ff, d_model)."""
     b_2: Array | None
     """(d_model,)."""
     activation: str = "relu"
     """The name of f, one of relu, gelu, gelu_tanh and silu."""
-    w_g: Array | None = None
+    w_g: Weight | None = None
     """(d_model, d_ff)."""
     b_g: Array | None = None
     """(d_ff,)."""
+
+    linear_maps = ("w_1", "w_2", "w_g")
 
     @classmethod
     def init(

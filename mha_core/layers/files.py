@@ -16,7 +16,7 @@ from ..dispatch.typed import field_types, fits, in_words
 from .atomic import atomic_file
 
 _KEY = "mha_core.layer"
-DTYPES = ("float16", "bfloat16", "float32", "float64")
+DTYPES = ("float16", "bfloat16", "float32", "float64", "int8")
 """The dtypes of stored arrays."""
 
 
@@ -133,7 +133,7 @@ def _build(plan: Any, known: Mapping[str, type], make: Callable[[str], Array], p
     settings = {name: _build(item, known, make, path) for name, item in plan.items() if name != "class"}
     layer = cls(**settings)
     layers = tuple(known.values())
-    for name, declared in field_types(cls).items() if cls.__module__.startswith(f"{__package__}.") else ():
+    for name, declared in field_types(cls).items() if cls.__module__.startswith("mha_core.") else ():
         value = getattr(layer, name)
         takes_a_layer = any(isinstance(one, type) and issubclass(one, layers) for one in (declared, *get_args(declared)))
         if not fits(value, declared) and not (takes_a_layer and isinstance(value, layers)):  # a user's own layer may be there

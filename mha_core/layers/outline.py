@@ -10,6 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from ..algebra.arrays import Array, dtype_name, is_array
+from ..algebra.int8 import Int8Weight
 from ..dispatch.selection import find_backend
 
 _INDENT = "  "
@@ -38,6 +39,8 @@ def _inside(layer: Any, usual: str) -> Iterator[str]:
 
 def _shape(value: Any, usual: str) -> str:
     """Return the shape of an array, and its kind unless it is the usual one; "" for anything else."""
+    if isinstance(value, Int8Weight):
+        return f"{value.shape} int8"
     if not is_array(value):
         return ""
     kind = _kind(value)

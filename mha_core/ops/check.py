@@ -9,6 +9,7 @@ from typing import Any
 
 from ..algebra.arrays import Array, Index, is_array
 from ..algebra.grid import FARTHEST
+from ..algebra.int8 import Weight
 from ..dispatch.backend import LoadedBackend
 
 
@@ -18,7 +19,7 @@ def ndim(name: str, x: Array, least: int, layout: str) -> None:
         raise ValueError(f"{name} has shape {tuple(x.shape)}; expected at least {least} axes, {layout}")
 
 
-def shape(name: str, x: Array | None, expected: tuple[int, ...], meaning: str) -> None:
+def shape(name: str, x: Weight | None, expected: tuple[int, ...], meaning: str) -> None:
     """Raise ValueError if an array that was given does not have the expected shape."""
     if x is not None and tuple(x.shape) != expected:
         raise ValueError(f"{name} has shape {tuple(x.shape)}; expected {meaning} = {expected}")

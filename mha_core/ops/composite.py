@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
 from ..algebra.arrays import Array, device_of
+from ..algebra.int8 import Int8Weight, arrays_of
 from ..autodiff.recorded import Recorded, plain_value
 from ..autodiff.tape import Tape, gradients
 from ..dispatch.context import watcher
@@ -38,7 +40,7 @@ def composite(
     Parameters
     ----------
     name : as in ``Call.op``
-    named : returns, by name, the arrays that the choice of a kernel depends on
+    named : returns, by name, the arrays and int8 weights that the choice of a kernel depends on
     examine : checks the arguments
     facts : called without the options; returns what a key contains besides arrays and options
     at : as in ``Operation``
@@ -47,17 +49,23 @@ def composite(
     """
 
     def key(arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Key:
-        arrays = named(*arguments, **options)
-        in_key = {k: v for k, v in options.items() if k not in arrays} if planned_by_options else {}
+        operands = named(*arguments, **options)
+        in_key = {k: v for k, v in options.items() if k not in operands} if planned_by_options else {}
+        arrays = arrays_of(operands)
         return key_of((name, facts(*arguments), *arrays), tuple(arrays.values()), in_key)
+
+    def arrays_named(*arguments: Any, **options: Any) -> Mapping[str, Any]:
+        return arrays_of(named(*arguments, **options))
 
     def plan(arguments: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Plan:
         examined = examine(*arguments, **options)
+        if smaller_operations and Int8Weight in map(type, named(*arguments, **options).values()):
+            examined = replace(examined, features=(*examined.features, "int8"))
         if smaller_operations and examined.backend.plain is not None:
             plain = map_arrays((arguments, dict(options)), plain_value)
-            whole = _Whole(f"{name}_vjp", named, examined, examine(*plain[0], **plain[1]))
+            whole = _Whole(f"{name}_vjp", arrays_named, examined, examine(*plain[0], **plain[1]))
             return whole.plan(arguments, options, *plain)
-        return planned(name, named, examined, arguments, options, composite=smaller_operations)
+        return planned(name, arrays_named, examined, arguments, options, composite=smaller_operations)
 
     return Operation(key, plan, at)
 

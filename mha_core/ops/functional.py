@@ -7,6 +7,7 @@ from typing import Any, Literal
 from ..algebra import activations, norms
 from ..algebra.arrays import Array, compute_dtype
 from ..algebra.grid import check_broadcast
+from ..algebra.int8 import Int8Weight, Weight
 from ..algebra.scatter import sum_at
 from ..autodiff.recorded import Recorded
 from ..dispatch.backend import LoadedBackend
@@ -14,19 +15,21 @@ from ..dispatch.selection import check_floating, check_same_device
 from . import check
 from .composite import composite
 from .elementary import Examined, elementary
+from .int8 import linear_int8
 from .operation import Step
 
 
-def linear(x: Array, w: Array, b: Array | None = None) -> Array:
+def linear(x: Array, w: Weight, b: Array | None = None) -> Array:
     """x w + b, as in the papers: x (..., n), w (n, m), b (m,); returns (..., m).
 
-    Raises ValueError for shapes that do not fit.
+    With an ``Int8Weight`` x is rounded to int8 too, as ``quantize_weight`` says. Raises ValueError for shapes that
+    do not fit, TypeError if gradients are recorded for an ``Int8Weight``.
 
     >>> import numpy as np, mha_core as mha
     >>> mha.linear(np.ones((1, 2)), np.eye(2), np.ones(2))
     array([[2., 2.]])
     """
-    return _linear(x, w, b)
+    return linear_int8(x, w, b) if isinstance(w, Int8Weight) else _linear(x, w, b)
 
 
 def _check_linear(x: Array, w: Array, b: Array | None) -> None:
@@ -148,13 +151,13 @@ def activate(name: str, x: Array) -> Array:
 
 def feed_forward(
     x: Array,
-    w_1: Array,
+    w_1: Weight,
     b_1: Array | None,
-    w_2: Array,
+    w_2: Weight,
     b_2: Array | None,
     *,
     activation: str = "relu",
-    w_g: Array | None = None,
+    w_g: Weight | None = None,
     b_g: Array | None = None,
 ) -> Array:
     """f(x w_1 + b_1) w_2 + b_2, or with a gate (f(x w_1 + b_1) * (x w_g + b_g)) w_2 + b_2.
@@ -171,7 +174,7 @@ def feed_forward(
     return _feed_forward(x, w_1, b_1, w_2, b_2, activation=activation, **gate)
 
 
-def _examine_feed_forward(*arrays: Any, activation: str, w_g: Array | None = None, b_g: Array | None = None) -> Examined:
+def _examine_feed_forward(*arrays: Any, activation: str, w_g: Weight | None = None, b_g: Array | None = None) -> Examined:
     x, w_1, b_1, w_2, b_2 = arrays
     check_activation(activation)
     backend = check_floating(x=x, w_1=w_1, w_2=w_2, optional={"b_1": b_1, "b_2": b_2, "w_g": w_g, "b_g": b_g})
@@ -196,13 +199,13 @@ def _examine_feed_forward(*arrays: Any, activation: str, w_g: Array | None = Non
     )
 
 
-def _feed_forward_algebra(*arrays: Any, activation: str, w_g: Array | None = None, b_g: Array | None = None) -> Array:
+def _feed_forward_algebra(*arrays: Any, activation: str, w_g: Weight | None = None, b_g: Array | None = None) -> Array:
     x, w_1, b_1, w_2, b_2 = arrays
     hidden = activate(activation, linear(x, w_1, b_1))
     return linear(hidden if w_g is None else hidden * linear(x, w_g, b_g), w_2, b_2)
 
 
-def _named_feed_forward(*arrays: Any, w_g: Array | None = None, b_g: Array | None = None, **options: Any) -> dict[str, Any]:
+def _named_feed_forward(*arrays: Any, w_g: Weight | None = None, b_g: Array | None = None, **options: Any) -> dict[str, Any]:
     return dict(zip(("x", "w_1", "b_1", "w_2", "b_2", "w_g", "b_g"), (*arrays, w_g, b_g), strict=True))
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple, Self, TypeAlias, Unpack
 
 from ..algebra.arrays import Array, Namespace, move_axis
+from ..algebra.int8 import Weight, arrays_of
 from ..dispatch.context import dry
 from ..dispatch.selection import check_floating
 from . import check
@@ -29,10 +30,10 @@ Rotation: TypeAlias = Callable[[Array, int | Array], Array]
 @heard_by_ranks
 def multi_head_attention(
     x: Array,
-    w_q: Array,
-    w_k: Array,
-    w_v: Array,
-    w_o: Array,
+    w_q: Weight,
+    w_k: Weight,
+    w_v: Weight,
+    w_o: Weight,
     num_heads: int,
     *,
     context: Array | None = None,
@@ -112,10 +113,10 @@ class _Arguments(NamedTuple):
     """The arguments of a call, without the cache."""
 
     x: Array
-    w_q: Array
-    w_k: Array
-    w_v: Array
-    w_o: Array
+    w_q: Weight
+    w_k: Weight
+    w_v: Weight
+    w_o: Weight
     num_heads: int
     num_kv_heads: int
     options: Options
@@ -200,7 +201,7 @@ def _multi_head(xp: Namespace, *arguments: Any, cache: Cache | None = None, **ke
     a = _Arguments.of(*arguments, **keywords)
     x, context, group, options = a.x, a.context, a.group, a.options
     q = heads(xp, x, a.w_q, a.b_q, a.num_heads, a.norm_q)
-    source = {"w_k": a.w_k, "b_k": a.b_k, "w_v": a.w_v, "b_v": a.b_v, "value_context": a.value_context}
+    source = arrays_of({"w_k": a.w_k, "b_k": a.b_k, "w_v": a.w_v, "b_v": a.b_v, "value_context": a.value_context})
     cached = cache.of_context(context, source) if cache is not None and context is not None else None
     if cached is None:
         keys_input = x if context is None else context
@@ -239,7 +240,7 @@ def _kept_by_rank(group: Ranks, cache: Cache, context: Array | None, k: Array, v
     return group.cached(k, cache.length), group.cached(v, cache.length)
 
 
-def _named(*arguments: Any, **keywords: Any) -> dict[str, Array | None]:
+def _named(*arguments: Any, **keywords: Any) -> dict[str, Weight | None]:
     arrays = dict(zip(("x", *_WEIGHTS), arguments[:5], strict=True))
     return {**arrays, **{name: keywords.get(name) for name in _OPTIONAL}}
 
@@ -250,8 +251,8 @@ _operation = composite("multi_head_attention", _named, _examine, facts=lambda *a
 @shows_options
 def multi_head_weights(
     x: Array,
-    w_q: Array,
-    w_k: Array,
+    w_q: Weight,
+    w_k: Weight,
     num_heads: int,
     *,
     context: Array | None = None,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 from ..algebra.arrays import Array, Namespace, move_axis, split_axis
+from ..algebra.int8 import Weight
 from . import check
 from .functional import linear
 
@@ -13,7 +14,7 @@ HeadNorm: TypeAlias = Callable[[Array], Array]
 """Function of heads (..., heads, L, d); returns them normalized over d."""
 
 
-def heads(xp: Namespace, x: Array, w: Array, b: Array | None, count: int, norm: HeadNorm | None = None) -> Array:
+def heads(xp: Namespace, x: Array, w: Weight, b: Array | None, count: int, norm: HeadNorm | None = None) -> Array:
     """Return the heads (..., count, length, d) of x w + b, normalized."""
     y = linear(x, w, b)
     y = move_axis(xp, split_axis(xp, y, -1, (count, y.shape[-1] // count)), -2, -3)
@@ -28,7 +29,7 @@ class Projection(NamedTuple):
     input_name: str
     """The argument that ``x`` is."""
     x: Array
-    w: Array
+    w: Weight
     b: Array | None
     num_heads: int
     norm: HeadNorm | None = None
@@ -46,7 +47,7 @@ def check_heads(num_heads: int, num_kv_heads: int) -> None:
             raise ValueError(f"{name} is {count}; expected an int of at least 1 that divides num_heads = {num_heads}")
 
 
-def check_head_dim(w_q: Array, w_k: Array, num_heads: int, num_kv_heads: int) -> None:
+def check_head_dim(w_q: Weight, w_k: Weight, num_heads: int, num_kv_heads: int) -> None:
     """Raise ValueError unless w_q (d, h * d_k) and w_k (d, kv * d_k) make heads of as many features."""
     if w_q.shape[-1] * num_kv_heads != w_k.shape[-1] * num_heads:
         raise ValueError(

@@ -58,6 +58,11 @@ def arrays_in(value: Any) -> Iterator[Any]:
         yield from arrays_in(each)
 
 
+def holds(value: Any, kind: type) -> bool:
+    """Return whether a value, or one inside it, is of a type."""
+    return isinstance(value, kind) or any(holds(each, kind) for each in (children(value) or {}).values())
+
+
 def map_arrays(value: Any, function: Callable[[Any], Any]) -> Any:
     """Return the same value with ``function`` applied to every array in it."""
     return map_placed(value, lambda path, x: function(x))

@@ -10,13 +10,15 @@ from numbers import Number
 from typing import Any
 
 from ..algebra.arrays import Array, is_array
+from ..algebra.int8 import Int8Weight
 from ..autodiff.recorded import Recorded, plain_value
 from ..autodiff.tape import Node, Tape, gradients
 from ..dispatch.backend import LoadedBackend
 from ..dispatch.selection import backend_of, check_floating, find_backend
 from . import check
+from .int8 import NO_GRADIENTS
 from .positions import rotary
-from .tree import Path, arrays_in, dotted, map_arrays, map_placed, placed_arrays
+from .tree import Path, arrays_in, dotted, holds, map_arrays, map_placed, placed_arrays
 
 _FIXED: dict[Any, frozenset[str]] = {rotary: frozenset({"cos", "sin"})}
 """Arguments of operations that are tables, not weights: ``vjp`` gives None for them."""
@@ -132,6 +134,8 @@ def _names(what: Any, count: int) -> list[str]:
 def _backend(values: Any) -> LoadedBackend:
     """Return the backend of the floating arrays in values; all must agree."""
     floating: dict[str, Any] = {}
+    if holds(values, Int8Weight):
+        raise TypeError(NO_GRADIENTS)
     for path, x in placed_arrays(values).items():
         if isinstance(x, Recorded):
             raise TypeError("a gradient is recorded already: gradients of gradients need a library with its own, such as torch")

@@ -63,7 +63,7 @@ def _first_argument(op):
     return kernel
 
 
-for _op in ("gelu", "linear", "layer_norm", "rms_norm", "relu", "silu", "rotary"):
+for _op in ("gelu", "linear", "linear_int8", "layer_norm", "rms_norm", "relu", "silu", "rotary"):
     globals()[_op] = _first_argument(_op)  # a kernel is found in its module by its name
 
 
@@ -79,11 +79,13 @@ def a_call(rng, *names, **changes):
 
 
 A, W, B, TABLE = np.ones((2, 3)), np.eye(3), np.zeros(3), np.ones((2, 1))
+INT8 = mha.quantize_weight(W)
 OPERATIONS = {
     "gelu": (lambda: mha.gelu(A), [A], {"approximate": "none"}),
     "gelu tanh": (lambda: mha.gelu(A, approximate="tanh"), [A], {"approximate": "tanh"}),
     "linear": (lambda: mha.linear(A, W, B), [A, W, B], {}),
     "linear without b": (lambda: mha.linear(A, w=W), [A, W, None], {}),
+    "linear_int8": (lambda: mha.linear(A, INT8, B), [A, INT8, B], {}),
     "layer_norm": (lambda: mha.layer_norm(A, bias=B, eps=0.5), [A, None, B], {"eps": 0.5}),
     "rms_norm": (lambda: mha.rms_norm(A, B), [A, B], {"eps": 1e-5}),
     "relu": (lambda: mha.relu(A), [A], {}),
@@ -91,6 +93,8 @@ OPERATIONS = {
     "rotary": (lambda: mha.rotary(A, TABLE, TABLE, interleaved=True), [A, TABLE, TABLE], {"interleaved": True}),
 }
 """A call of each operation, and the arguments and options that its kernel must receive."""
+DIFFERENTIABLE = {name: call for name, call in OPERATIONS.items() if name != "linear_int8"}
+"""Those that have gradients."""
 
 
 class Plugin:

@@ -35,8 +35,10 @@ _KERNELS: tuple[tuple[str, str, str, str, Set[str]], ...] = (
     ("numpy", "gelu_vjp", "on_numpy_lines", "supports_gelu", set()),
     ("numpy", "layer_norm", "on_numpy_lines", "supports", set()),
     ("numpy", "rms_norm", "on_numpy_lines", "supports", set()),
-    ("numpy", "feed_forward", "on_numpy_lines", "supports", {"gate"}),
-    ("numpy", "encoder_layer", "on_numpy_lines", "supports", STANDARD_LAYER_FEATURES),
+    ("numpy", "linear_int8", "on_numpy_int8", "supports", set()),
+    ("torch", "linear_int8", "on_torch_int8", "supports", set()),
+    ("numpy", "feed_forward", "on_numpy_lines", "supports", {"gate", "int8"}),
+    ("numpy", "encoder_layer", "on_numpy_lines", "supports", STANDARD_LAYER_FEATURES | {"int8"}),
 )
 
 

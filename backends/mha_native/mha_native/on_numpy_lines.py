@@ -1,4 +1,4 @@
-"""GELU, norms and layers of NumPy arrays in float32. Products and threads are those of the NumPy kernels."""
+"""GELU, norms and layers of NumPy arrays in float32. Threads and float32 products are those of the NumPy kernels."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from mha_core.plugin import Call
 from mha_numpy.shared import Chunks, activate, by_rows, check, in_tiles, supports_gelu, supports_norms
 
 from .level import native
+from .on_numpy_int8 import linear
 
 __all__ = ["encoder_layer", "feed_forward", "gelu", "gelu_vjp", "layer_norm", "rms_norm", "supports", "supports_gelu"]
 
@@ -71,5 +72,5 @@ def _dense(x: Any) -> Any:
     return x if x is None or x.strides[-1] == x.itemsize else np.ascontiguousarray(x)
 
 
-_chunks = Chunks(_activate, _normed)
+_chunks = Chunks(_activate, _normed, linear)
 feed_forward, encoder_layer = _chunks.feed_forward, _chunks.encoder_layer

@@ -60,7 +60,7 @@ def _kept() -> tuple[list[Any], Callable[[Any], Any]]:
 
 def attention_vjp(p: AttentionProblem, state: AttentionState, d_out: Any, d_lse: Any, wanted: Set[str]) -> AttentionGradients:
     """The gradients of attention as ``mha_core`` defines them. Every call returns the same bits, for any number of threads."""
-    plan = problem.plan(p, _KINDS[p.query.dtype], _team())
+    plan = problem.plan(p, _KINDS[p.query.dtype], team())
     (beside, _owners), (_others, view) = _beside(p), _kept()  # the lists keep memory until the end of the call
     sums = gradients.written(
         *(p, state, d_lse),
@@ -81,7 +81,7 @@ def _empty_like(x: Any, dtype: Any, shape: tuple[int, ...] | None = None) -> Any
 def _prepared(p: AttentionProblem, arrays: problem.Beside, tensors: list[Any]) -> Callable[..., AttentionState]:
     dtype, shape, kind = p.query.dtype, (*p.rows_shape, p.value.shape[-1]), _KINDS[p.query.dtype]
     query_shape, key_shape, value_shape = (tuple(x.shape) for x in (p.query, p.key, p.value))
-    plan = problem.plan(p, kind, _team())
+    plan = problem.plan(p, kind, team())
     lse_shape = p.rows_shape if "lse" in p.asked else None
     same_shape, lse_dtype, device = query_shape == shape, p.compute_dtype, p.device  # torch's default may be another
     attend, empty, empty_like = native.attend, torch.empty, torch.empty_like
@@ -115,7 +115,7 @@ def _prepared(p: AttentionProblem, arrays: problem.Beside, tensors: list[Any]) -
 
 
 @cache
-def _team() -> int:
+def team() -> int:
     """Return the address of GOMP_parallel in the OpenMP that torch computes with; 0 if it uses another, or there are several.
 
     After a product torch's threads spin for a while, and other threads would wait for their cores.

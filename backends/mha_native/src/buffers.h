@@ -3,6 +3,8 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "problem.h"
+
 namespace mha {
 
 // The memory of objects that a call holds until it ends.
@@ -15,6 +17,12 @@ struct Held {
     }
 };
 
+// Read rows of float32 numbers, (rows, width) or, with a step of 0, (width); None stands for none. The array that is written
+// comes first, and says how many there are.
+bool read_lines(PyObject* x, const char* name, bool written, Held& held, Lines& l, float** to, ptrdiff_t* step);
+
 PyObject* lines(PyObject*, PyObject* const* x, Py_ssize_t count);
+PyObject* call_pack_int8(PyObject*, PyObject* const* x, Py_ssize_t count);
+PyObject* call_linear_int8(PyObject*, PyObject* const* x, Py_ssize_t count);
 
 }  // namespace mha

@@ -2,6 +2,7 @@
 #include "amx.h"
 #include "few.h"
 #include "gradient.h"
+#include "int8.h"
 #include "lines.h"
 
 namespace mha { namespace MHA_LEVEL {
@@ -34,6 +35,7 @@ template <class T> constexpr Functions FUNCTIONS = {scratch_size<T>, compute<T>,
 #define NAME(x) NAMED(x)
 extern const Level level;
 const Level level = {NAME(MHA_LEVEL), {LANES<float>, LANES<double>}, {ROWS<float>, ROWS<double>, ROWS<float>, Halves::MOST},
-                     {FUNCTIONS<float>, FUNCTIONS<double>}, exponentials, compute_lines};
+                     {FUNCTIONS<float>, FUNCTIONS<double>}, exponentials, compute_lines,
+                     {COLUMNS, int8_bytes, int8_pack, int8_scratch, int8_block}};
 
 }}  // namespace mha::MHA_LEVEL

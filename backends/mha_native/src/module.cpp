@@ -4,6 +4,7 @@
 //     is_worth_threads(plan) -> bool
 //     attend(plan, threads, query, key, value, out, lse, sink, mask, bias, distance, lengths, sequences) -> None
 //     attend_vjp(plan, ..., sequences, d_out, d_lse, d_query, d_key, d_value) -> None
+//     pack_int8(values, scale) -> capsule; linear_int8(capsule, threads, team, x, b, y) -> None
 //
 // An array is an object with the buffer protocol, or (address, kind, shape, strides in numbers). Its shape is compared with
 // the plan's before anything is read; axes of length 1, and missing batch axes, broadcast. None stands for no array.
@@ -181,6 +182,8 @@ PyMethodDef methods[] = {
     {"use_level", use_level, METH_O, "Compute with this level of vector instructions, None: the best; return its name."},
     {"exponentials", (PyCFunction)(void (*)(void))exponentials, METH_FASTCALL, "Write 2^x, as the kernel computes it."},
     {"lines", (PyCFunction)(void (*)(void))mha::lines, METH_FASTCALL, "Write GELU, its gradient, or a norm of rows to y."},
+    {"pack_int8", (PyCFunction)(void (*)(void))call_pack_int8, METH_FASTCALL, "Return an int8 weight in another order."},
+    {"linear_int8", (PyCFunction)(void (*)(void))call_linear_int8, METH_FASTCALL, "Write x w + b, of packed weights, to y."},
     {"xla_handlers", xla_handlers, METH_NOARGS, "Return what XLA calls for attend and attend_vjp; None without its headers."},
     {nullptr, nullptr, 0, nullptr}};
 

@@ -7,10 +7,7 @@
 #include "attend.h"
 
 namespace mha {
-namespace {
 
-// Read rows of float32 numbers, (rows, width) or, with a step of 0, (width); None stands for none. The array that is written
-// comes first, and says how many there are.
 bool read_lines(PyObject* x, const char* name, bool written, Held& held, Lines& l, float** to, ptrdiff_t* step) {
     if (x == Py_None) return true;
     Py_buffer* b = held.add(x, PyBUF_STRIDES | (written ? PyBUF_WRITABLE : 0));
@@ -30,8 +27,6 @@ bool read_lines(PyObject* x, const char* name, bool written, Held& held, Lines& 
     *to = (float*)b->buf, *step = rows ? b->strides[0] / 4 : 0;
     return true;
 }
-
-}  // namespace
 
 PyObject* lines(PyObject*, PyObject* const* x, Py_ssize_t count) {
     if (count != 6) return PyErr_Format(PyExc_TypeError, "lines takes 6 arguments, not %zd", count);

@@ -83,6 +83,32 @@ struct Lines {
     float eps;
 };
 
+struct Level;
+
+// The weight of a linear map in int8, in the order in which one level of processor reads it.
+struct Int8Weight {
+    const Level* level;
+    ptrdiff_t inputs, outputs;
+    char* panels;
+    float* scale;                // of each column, and zeros up to a whole panel
+};
+
+// y = x w + b of some rows, (rows, inputs) -> (rows, outputs). Steps are in numbers.
+struct Int8Map {
+    const Int8Weight* w;
+    const float *x, *b;          // b may be null
+    float* y;
+    ptrdiff_t x_step, y_step, rows;
+};
+
+struct Int8Functions {
+    ptrdiff_t columns;           // in a panel
+    size_t (*bytes)(ptrdiff_t inputs, ptrdiff_t outputs);  // of all panels
+    void (*pack)(const int8_t* values, ptrdiff_t inputs, ptrdiff_t outputs, char* panels);
+    size_t (*scratch)(ptrdiff_t inputs, ptrdiff_t rows);
+    void (*block)(const Int8Map&, ptrdiff_t first, ptrdiff_t end, ptrdiff_t column, ptrdiff_t end_column, char* scratch);
+};
+
 // Computes a unit; scratch has scratch_size(problem) bytes. ``next``: what the thread computes then, or null.
 struct Functions {
     size_t (*scratch_size)(const Problem&);
@@ -100,6 +126,7 @@ struct Level {
     Functions functions[2];      // likewise
     void (*exponentials)(const float* x, float* y, ptrdiff_t n);  // 2^x, for tests
     void (*lines)(const Lines&);
+    Int8Functions int8;
 
     const Functions& of(const Problem& p) const { return functions[p.kind == FLOAT64]; }
 };

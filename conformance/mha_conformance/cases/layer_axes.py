@@ -21,6 +21,7 @@ LAYERS = ("encoder_layer", "multi_head_attention", "feed_forward")
 HEAD_NORMS = ("norm_q", "norm_k")
 POST_NORMS = ("post_norm_1", "post_norm_2")
 PLAIN = attention_axes.PLAIN | dict.fromkeys(("rotary", "dropout", "gate", "context", *HEAD_NORMS, *POST_NORMS), "none")
+PLAIN |= {"weights": "floats"}
 """The values of options that are not given."""
 TRIPLES = (
     *(("queries", "d_model", "d_ff"), ("activation", "gate", "b of network"), ("kv_heads", "groups", "head_dim")),
@@ -49,6 +50,7 @@ def axes_of_layer(op: str, handles: Iterable[str]) -> dict[str, list[Any]]:
         "spread": [1.0, 30.0, 1e-3],
         "layout": [*LAYOUTS],
         "layout of w": [*LAYOUTS, "each its own"],
+        "weights": ["floats"] + ["int8"] * ("int8" in has),
     }
     if op == "feed_forward":
         axes["d_model"] = list(_WIDTHS)

@@ -67,11 +67,11 @@ def axes_of_layer_gradients(op: str, handles: Iterable[str], half: bool) -> dict
     """Return the axes of the calls that a kernel which declares these features must compute, with their values.
 
     Half precision has no relu, whose slope jumps where the sign of a sum is not certain, and no large x, whose gradients
-    are beyond the largest number of float16 between the steps.
+    are beyond the largest number of float16 between the steps. Weights are floats: others have no gradients.
     """
     axes = axes_of_layer(op, handles) | ({"spread": [1.0, 1e-3]} if half else {})
     axes["activation"] = [name for name in axes.get("activation", ()) if not (half and name == "relu")]
-    return {name: values for name, values in axes.items() if values} | {
+    return {name: values for name, values in axes.items() if values and name != "weights"} | {
         "layout of d": [*LAYOUTS],
         "frozen": ["nothing", "some", "matrices", "all"],
         "pulls": ["once", "after another"],

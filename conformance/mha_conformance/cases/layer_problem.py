@@ -90,7 +90,7 @@ class LayerProblem(Problem):
         if kept := self.kept(floats["x"].shape):
             options["kept"] = {name: x / (1 - _RATE) for name, x in kept.items()}
         method = "multi_head" if self.op == "multi_head_attention" else self.op
-        result: Floats = getattr(layers, method)(floats["x"], self.with_weights(floats), **options)
+        result: Floats = getattr(layers, method)(floats["x"], self.with_weights({**self.others, **floats}), **options)
         return result
 
     def kept(self, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
@@ -128,8 +128,8 @@ def layer_problem(op: str, row: Row, structure: np.random.Generator, rng: np.ran
     floats = {"x": rng.normal(size=(*batch, row["queries"], d_model)) * row["spread"]}
     layer: Any
     if op == "feed_forward":
-        layer = _network(row, d_model, d_out, rng)
-        return LayerProblem(row, floats | layer.arrays(), op=op, layer=layer)
+        layer = _in_dtype_of_weights(row, _network(row, d_model, d_out, rng))
+        return LayerProblem(row, floats | _floats(layer), _integers(layer), op=op, layer=layer)
     limits = {"lowest offset": 0, "furthest offset": 70} if row["rotary"] != "none" else {}
     options = options_of({**row, "keys": keys_of(row), **limits}, structure, rng)
     of_context = () if row.get("context batch") == "none" else batch
@@ -146,7 +146,8 @@ def layer_problem(op: str, row: Row, structure: np.random.Generator, rng: np.ran
         layer = mha.EncoderLayer(attention=layer, feed_forward=network, norm_first=row["norm_first"], **norms)
         dropped = {"none": (), "both": _SUBLAYERS}.get(row["dropout"], (row["dropout"],))
     keeps = {f"keep of {name}": rng.random((*batch, row["queries"], d_model)) > _RATE for name in dropped}
-    arrays, others = floats | options.floats | layer.arrays(), options.others | keeps
+    layer = _in_dtype_of_weights(row, layer)
+    arrays, others = floats | options.floats | _floats(layer), options.others | keeps | _integers(layer)
     return LayerProblem(row, arrays, others, op=op, layer=layer, options=options, dropped=dropped, seed=seed)
 
 
@@ -162,6 +163,18 @@ def stack_problem(op: str, layer: Any, rng: np.random.Generator, *, memory: int 
     floats = {name: rng.normal(size=(n, 16)) for name, n in (("x", row["queries"]), ("memory", memory)) if n}
     options = None if memory else options_of({**row, "keys": keys_of(row)}, rng, rng)
     return LayerProblem(row, floats | noisy.arrays(), op=op, layer=noisy, options=options)
+
+
+def _in_dtype_of_weights(row: Row, layer: Any) -> Any:
+    return layer.quantized() if row.get("weights") == "int8" else layer
+
+
+def _floats(layer: Any) -> dict[str, np.ndarray]:
+    return {name: x for name, x in layer.arrays().items() if x.dtype.kind == "f"}
+
+
+def _integers(layer: Any) -> dict[str, np.ndarray]:
+    return {name: x for name, x in layer.arrays().items() if x.dtype.kind != "f"}
 
 
 def _parts(chosen: str, *both: str) -> Iterable[str]:

@@ -15,9 +15,9 @@ from ..oracle.attention_gradients import Bounded
 from .attention_axes import LAYOUTS
 from .attention_problem import repeated
 from .kinds import Row, between
-from .pieces import NAMES, PIECES, PieceProblem, axes_of_piece, piece_problem
+from .pieces import NAMES, PIECES, WITHOUT_GRADIENTS, PieceProblem, axes_of_piece, piece_problem
 
-DIFFERENTIABLE = (*PIECES, "embedding")
+DIFFERENTIABLE = (*(op for op in PIECES if op not in WITHOUT_GRADIENTS), "embedding")
 """The pieces whose gradients are operations of their own, named ``linear_vjp`` and so on."""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -19,15 +19,18 @@ import mha_core as mha
 from ..oracle import reference
 from ..oracle.attention import Floats
 from ..oracle.magnitudes import MAGNITUDES
-from ..oracle.tolerance import UNIT_ROUNDOFF, least
+from ..oracle.tolerance import UNIT_ROUNDOFF, compute_dtype, least
 from .attention_axes import LAYOUTS
 from .attention_problem import repeated
 from .kinds import Kind, Row, between, near, real, some
 from .problem import Bounded, Problem
 
-PIECES = ("linear", "layer_norm", "rms_norm", "gelu", "relu", "silu", "rotary")
+PIECES = ("linear", "linear_int8", "layer_norm", "rms_norm", "gelu", "relu", "silu", "rotary")
+WITHOUT_GRADIENTS = frozenset({"linear_int8"})
+"""The pieces for inference."""
 NAMES = {
     "linear": ("x", "w", "b"),
+    "linear_int8": ("x", "values", "scale", "b"),
     "layer_norm": ("x", "weight", "bias"),
     "rms_norm": ("x", "weight"),
     "rotary": ("x", "cos", "sin"),
@@ -74,7 +77,9 @@ def axes_of_piece(op: str) -> dict[str, list[Any]]:
             "interleaved": [True, False],
         }
     axes["width"] = list(WIDTHS)
-    if op == "linear":
+    if op == "linear_int8":
+        axes["ties"] = [False, True]
+    if op in ("linear", "linear_int8"):
         return axes | {"outputs": list(OUTPUTS), "b": [True, False], "layout of w": list(LAYOUTS)}
     if op in ("layer_norm", "rms_norm"):
         parts = ["none", "weight", "bias", "both"] if op == "layer_norm" else ["none", "weight"]
@@ -131,9 +136,22 @@ class PieceProblem(Problem):
         return "expanded", (axis,) if axis >= 0 else ()
 
 
+@dataclass
+class Int8Problem(PieceProblem):
+    """A call of ``linear`` with an int8 weight: x is rounded to integers, which must be equal in all libraries."""
+
+    def call(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        x, values, scale, b = self.arguments(arrays)
+        return {self.op: mha.linear(x, mha.Int8Weight(values, scale), b)}
+
+    def expected(self, floats: Mapping[str, Floats], dtype: str, *, rounds_weights: bool) -> dict[str, Bounded]:
+        in_dtype = replace(self, options={"arithmetic": compute_dtype(dtype)})
+        return PieceProblem.expected(in_dtype, floats, dtype, rounds_weights=rounds_weights)
+
+
 def piece_problem(op: str, row: Row, rng: np.random.Generator) -> PieceProblem:
     """Draw a call whose axes have the values of ``row``."""
-    width, rows, options = row["width"], row["rows"], {}
+    width, rows, options, others = row["width"], row["rows"], {}, {}
 
     def normal(*shape: int) -> np.ndarray:
         return rng.normal(size=shape)
@@ -141,6 +159,15 @@ def piece_problem(op: str, row: Row, rng: np.random.Generator) -> PieceProblem:
     floats = {"x": normal(*rows, width) * row["spread"]}
     if op == "linear":
         floats |= {"w": normal(width, row["outputs"])} | ({"b": normal(row["outputs"])} if row["b"] else {})
+    elif op == "linear_int8":
+        x, outputs = floats["x"], row["outputs"]
+        if row["ties"]:  # halves of integers: where the largest number is 127, they are rounded as they are
+            x[...] = rng.integers(-253, 254, size=x.shape) / 2
+            x[..., ::64] = 127
+            x *= 2.0 ** rng.integers(-8, 5)
+        x[rng.random(rows) < 0.1] = 0
+        others = {"values": rng.integers(-127, 128, size=(width, outputs), dtype=np.int8)}
+        floats |= {"scale": rng.uniform(0.1, 2, size=outputs)} | ({"b": normal(outputs)} if row["b"] else {})
     elif op in ("layer_norm", "rms_norm"):
         floats["x"] += row["mean"]
         floats |= {name: normal(width) for name in ("weight", "bias") if row["parts"] in (name, "both")}
@@ -163,7 +190,7 @@ def piece_problem(op: str, row: Row, rng: np.random.Generator) -> PieceProblem:
         x = floats["x"].reshape(-1, width)
         some_rows = np.flatnonzero(rng.random(len(x)) < 0.3)
         x[some_rows, rng.integers(width, size=len(some_rows))] = np.nan
-    problem = PieceProblem(row, floats, op=op, options=options)
+    problem = (Int8Problem if op == "linear_int8" else PieceProblem)(row, floats, others, op=op, options=options)
     floats["x"] = repeated(floats["x"], problem.layout("x")[1])
     return problem
 

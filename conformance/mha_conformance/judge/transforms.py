@@ -46,6 +46,7 @@ _SMOOTH: dict[str, tuple[Any, ...]] = {
     "keep": ("array",),
     "outputs": (1, 17),
     "d_ff": (24,),
+    "weights": ("floats",),
 }
 """The values of some axes for which differences tell a derivative: a norm of two features, or huge scores, have steps."""
 _MAPPED = 3

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .attention import Floats
+from .reference import rounded_to_int8
 
 
 def linear_magnitude(x: Floats, w: Floats, b: Floats | None = None) -> Floats:
@@ -18,6 +19,15 @@ def linear_magnitude(x: Floats, w: Floats, b: Floats | None = None) -> Floats:
     root = np.sqrt(w.shape[0])
     size: Floats = np.abs(x) @ np.abs(w) * (root + 2) + (0.0 if b is None else np.abs(b) * (3 * root + 2))
     return size
+
+
+def linear_int8_magnitude(
+    x: Floats, values: Any, scale: Floats, b: Floats | None = None, *, arithmetic: str = "float32"
+) -> Floats:
+    """Bound the rounding of exact sums of 64 products that are multiplied by two scales, one of them rounded, and added up."""
+    terms = np.abs(rounded_to_int8(x, arithmetic)) @ np.abs(values.astype(np.float64)) * scale
+    size: Floats = terms * (4 - (-x.shape[-1] // 64))
+    return size if b is None else size + np.abs(b)
 
 
 def norm_magnitude(x: Floats, weight: Floats | None = None, bias: Floats | None = None, *, eps: float = 1e-5) -> Any:
@@ -38,6 +48,7 @@ def activation_magnitude(x: Floats, *, approximate: str = "none") -> Floats:
 
 MAGNITUDES: dict[str, Callable[..., Any]] = {
     "linear": linear_magnitude,
+    "linear_int8": linear_int8_magnitude,
     **dict.fromkeys(("layer_norm", "rms_norm"), norm_magnitude),
     **dict.fromkeys(("gelu", "relu", "silu"), activation_magnitude),
     "rotary": rotary_magnitude,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,29 @@ _erf = np.frompyfunc(math.erf, 1, 1)
 def linear(x: Floats, w: Floats, b: Floats | None = None) -> Floats:
     y: Floats = x @ w
     return y if b is None else y + b
+
+
+def linear_int8(x: Floats, values: Any, scale: Floats, b: Floats | None = None, *, arithmetic: str = "float32") -> Floats:
+    """Round x to integers in ``arithmetic``, step by step as ``quantize_weight`` says; the rest is exact."""
+    y: Floats = rounded_to_int8(x, arithmetic) @ values.astype(np.float64) * scale
+    return y if b is None else y + b
+
+
+def rounded_to_int8(x: Floats, arithmetic: str = "float32") -> Floats:
+    """Return the multiples of the scales of x (..., n) that are nearest to it; NaN for a group that is not finite."""
+    rows, top = x.astype(arithmetic), tops_of_groups(x.astype(arithmetic))
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        integers = np.rint(rows * (np.asarray(127, arithmetic) / top)).astype(np.float64)
+    step = (top / np.asarray(127, arithmetic)).astype(np.float64)
+    is_zero, finite = top < 2.0**-120, np.isfinite(top)
+    return np.where(finite, np.where(is_zero | ~finite, 0, integers), np.nan) * np.where(finite, step, np.nan)
+
+
+def tops_of_groups(x: Floats) -> Floats:
+    """Return the largest absolute value among each 64 neighbouring features of a row, at each of them."""
+    starts = np.arange(0, x.shape[-1], 64)
+    tops: Floats = np.maximum.reduceat(np.abs(x), starts, axis=-1)
+    return np.repeat(tops, np.diff([*starts, x.shape[-1]]), axis=-1)
 
 
 def layer_norm(x: Floats, weight: Floats | None = None, bias: Floats | None = None, *, eps: float = 1e-5) -> Floats:

@@ -25,7 +25,7 @@ from .attention_gradients import Bounded, by_bucket, gradient_bounds, summed_to
 Named = dict[str, Floats]
 SAFETY = 3.0
 _DOUBT = 32
-"""An argument of relu, in unit roundoffs of the greatest of its row, up to which its sign is not certain."""
+"""The error of an argument of relu, or of a number that is rounded to int8, in unit roundoffs of the greatest of its row."""
 _STABLE = 0.15
 """A row that moves by a greater share of its largest feature may end anywhere: a few trials say too little about it."""
 
@@ -100,7 +100,9 @@ class Steps:
 
         return self._recorded(result, pull, **inputs)
 
-    def linear(self, x: Floats, w: Floats, b: Floats | None) -> Floats:
+    def linear(self, x: Floats, w: Any, b: Floats | None) -> Floats:
+        if hasattr(w, "values"):
+            return self._linear_int8(x, w, b)
         y = reference.linear(x, w, b)
 
         def error(u: float, wide: float) -> Any:
@@ -108,6 +110,19 @@ class Steps:
             return (2 * u + wide * np.sqrt(len(w))) * terms + wide * np.sqrt(len(w)) * bias + u * (bias + np.abs(y))
 
         return self._piece(piece_gradients.linear, self._moved(y, error), x=x, w=w, b=b)
+
+    def _linear_int8(self, x: Floats, w: Any, b: Floats | None) -> Floats:
+        y = reference.linear_int8(x, w.values, w.scale, b, arithmetic="float64")
+
+        def error(u: float, wide: float) -> Any:
+            top = reference.tops_of_groups(x)
+            steps = x * (127 / np.where(top == 0, 1, top))
+            uncertain = np.rint(steps + 127 * _DOUBT * u) - np.rint(steps - 127 * _DOUBT * u)
+            bias = np.abs(0.0 if b is None else b)
+            of_steps = uncertain * (top / 127) @ np.abs(w.values.astype(np.float64)) * w.scale
+            return of_steps + 4 * wide * (np.abs(y) + bias) + u * np.abs(y)
+
+        return self._recorded(self._moved(y, error), lambda d: {}, x=x)
 
     def norm(self, x: Floats, norm: Any) -> Floats:
         if not hasattr(norm, "eps"):  # Identity

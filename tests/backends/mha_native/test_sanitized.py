@@ -100,6 +100,16 @@ for caller in callers:
     caller.start()
 for caller in callers:
     caller.join()
+weight = mha.quantize_weight(normal(300, 200))
+x = normal(500, 300)
+results = []
+callers = [threading.Thread(target=lambda: results.append(mha.linear(x, weight))) for _ in range(4)]
+for caller in callers:
+    caller.start()
+for caller in callers:
+    caller.join()
+assert "native" in str(mha.explain(mha.linear, x, weight))
+wrong += [y for y in results if not np.array_equal(y, results[0])]
 print("wrong", wrong)
 """
 

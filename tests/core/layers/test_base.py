@@ -194,3 +194,40 @@ def test_layers_are_frozen(cls):
     for name in (*(field.name for field in fields(cls)), "another"):
         with pytest.raises(FrozenInstanceError):
             setattr(layer, name, None)
+
+
+# int8 weights
+
+
+def test_linear_maps_are_quantized_and_the_rest_stays(backend):
+    layer = mha.Encoder.init(**SMALL, num_layers=2, norm_first=True, seed=0, backend=backend.name)
+    quantized = layer.quantized()
+    maps = {
+        f"layers.{at}.{name}" for at in (0, 1) for name in ("attention.w_q", "attention.w_k", "attention.w_v", "attention.w_o")
+    }
+    maps |= {f"layers.{at}.feed_forward.{name}" for at in (0, 1) for name in ("w_1", "w_2")}
+    before, after = layer.arrays(), quantized.arrays()
+    assert {name for name in after if name not in before} == {f"{name}.{part}" for name in maps for part in ("values", "scale")}
+    assert all(after[name] is x for name, x in before.items() if name not in maps)
+    again = quantized.quantized()
+    assert all(again.arrays()[name] is x for name, x in after.items())
+
+
+def test_a_decoder_with_int8_weights_decodes_step_by_step_as_at_once(rng):
+    decoder = mha.Decoder.init(**SMALL, num_layers=2, seed=0).quantized()
+    y, memory = (rng.normal(size=(length, 12)).astype(np.float32) for length in (4, 6))
+    cache = mha.DecoderCache()
+    steps = [decoder(y[at : at + 1], memory, cache=cache) for at in range(4)]
+    np.testing.assert_allclose(np.concatenate(steps), decoder(y, memory), rtol=0, atol=0.05)
+
+
+def test_features_of_a_layer_name_int8():
+    layer = mha.FeedForward.init(d_model=4, d_ff=8, gated=True, seed=0)
+    assert layer.quantized().features == layer.features | {"int8"}
+    assert "int8" in mha.EncoderLayer.init(**SMALL, seed=0).quantized().features
+
+
+def test_a_quantized_layer_is_pickled_and_copied(rng):
+    layer, x = mha.EncoderLayer.init(**SMALL, seed=0).quantized(), rng.normal(size=(3, 12)).astype(np.float32)
+    for again in (pickle.loads(pickle.dumps(layer)), copy.deepcopy(layer)):
+        np.testing.assert_array_equal(again(x), layer(x))

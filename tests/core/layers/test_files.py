@@ -82,6 +82,22 @@ def test_bfloat16_is_read_back_bit_for_bit(tmp_path):
         mha.FeedForward.load(tmp_path / "x", backend="array_api_strict")
 
 
+@pytest.mark.parametrize("cls", [mha.Encoder, mha.Decoder])
+def test_int8_weights_stay_int8_in_a_file(backend, tmp_path, cls):
+    layer = cls.init(**SMALL, seed=0, backend=backend.name).quantized()
+    layer.save(tmp_path / "x")
+    back = cls.load(tmp_path / "x", backend=backend.name)
+    same(layer, back, backend)
+    assert back.layers[1].feed_forward.w_1.values.dtype == backend.xp.int8
+
+
+def test_a_file_of_int8_weights_is_smaller(tmp_path):
+    layer = mha.FeedForward.init(d_model=64, d_ff=256, seed=0)
+    layer.save(tmp_path / "whole")
+    layer.quantized().save(tmp_path / "x")
+    assert (tmp_path / "x").stat().st_size < 0.4 * (tmp_path / "whole").stat().st_size
+
+
 @dataclass(frozen=True, eq=False)
 class Scaled(mha.LayerNorm):
     """A layer of a user, whose fields have types that only the user knows."""

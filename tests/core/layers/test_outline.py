@@ -49,6 +49,13 @@ def test_the_backend_and_the_dtype_are_those_of_the_arrays():
     assert repr(small_encoder(backend="torch", dtype="bfloat16")).startswith("Encoder, torch bfloat16, 1,216 parameters\n")
 
 
+def test_int8_weights_are_shown_as_such():
+    lines = repr(small_encoder().quantized()).splitlines()
+    assert lines[0] == "Encoder, numpy float32, 1,328 parameters"  # and a scale for each column
+    assert "      w_q, w_k, w_v, w_o (8, 8) int8" in lines and "      w_2 (16, 8) int8" in lines
+    assert len(lines) == len(ENCODER.splitlines())
+
+
 def test_arrays_of_another_dtype_and_layers_that_differ_are_shown():
     norm = mha.LayerNorm.init(d_model=8)
     mixed = mha.LayerNorm(norm.weight, np.zeros(8, dtype=np.float64), norm.eps)

@@ -67,6 +67,7 @@ TABLE: dict[str, tuple[Judged, ...]] = {
         *("numpy", ALGEBRA), *("linear", "layer_norm", "rms_norm", "linear_vjp", "layer_norm_vjp", "rms_norm_vjp")
     ),
     "mha_core.algebra.packed": BOTH,
+    "mha_core.algebra.int8": _pieces("numpy", ALGEBRA, "linear_int8"),
     "mha_core.algebra.positions": _pieces("numpy", ALGEBRA, "rotary", "rotary_vjp"),
     "mha_core.algebra.independence": BY_ALGEBRA,
     "mha_core.algebra.losses": _pieces("numpy", ALGEBRA, "cross_entropy"),

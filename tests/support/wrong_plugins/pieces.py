@@ -53,6 +53,42 @@ def linear_writes_to_x(x, w, b):
     return y
 
 
+def linear_int8_by(x, w, b, *, round_=np.rint, group=64, most=2**31):
+    """x w + b by integers of x, which share a scale in each group; the sum of each two products is cut at ``most``."""
+    y, x, values = 0, x.astype(np.float32), w.values.astype(np.float64)
+    for at in range(0, x.shape[-1], group):
+        part, rows = x[..., at : at + group], values[at : at + group]
+        top = np.abs(part).max(axis=-1, keepdims=True, initial=0)
+        unsigned = round_(part * (np.float32(127) / np.where(top == 0, 1, top))).astype(np.float64) + 128
+        products = -128 * rows.sum(axis=0)
+        for k in range(0, part.shape[-1], 2):
+            products = products + np.clip(unsigned[..., k : k + 2] @ rows[k : k + 2], -most, most - 1)
+        y = y + products * (top / np.float32(127))
+    y = y * w.scale
+    return (y if b is None else y + b).astype(w.scale.dtype)
+
+
+def linear_int8(x, w, b):
+    return linear_int8_by(x, w, b)
+
+
+def linear_int8_saturates(x, w, b):
+    """Add up pairs of products of unsigned and signed bytes in int16, as vpmaddubsw does."""
+    return linear_int8_by(x, w, b, most=2**15)
+
+
+def linear_int8_of_one_scale(x, w, b):
+    return linear_int8_by(x, w, b, group=2**20)
+
+
+def linear_int8_toward_zero(x, w, b):
+    return linear_int8_by(x, w, b, round_=np.trunc)
+
+
+def linear_int8_ties_away(x, w, b):
+    return linear_int8_by(x, w, b, round_=lambda q: np.trunc(q + np.copysign(np.float32(0.5), q)))
+
+
 # layers
 
 

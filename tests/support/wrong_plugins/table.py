@@ -5,6 +5,7 @@ from .plugin import HANDLES, STATES, Plugin, plugins
 
 _HALF = {"dtype": "float16"}
 _PIECES = {"handles": frozenset()}
+_INT8 = {"section": "test_covering", "op": "linear_int8"}
 _HALF_NORMS = {"section": "test_half_precision", "op": "rms_norm", **_HALF}
 _GRADIENT = {"backend": "torch", "handles": HANDLES | {"gradient"}}
 _HALF_QUERY = {"section": "test_promises", "dtype": "bfloat16"}
@@ -130,6 +131,15 @@ _BLOCKS = {
             {"op": "rotary"},
         ),
         ("linear_writes_to_x", 12, "pieces", "linear writes to its input", {"section": "test_inputs", "op": "linear"}),
+        *(
+            (f"linear_int8_{name}", 0, "a_kernel", f"linear with int8 weights {fault}", _INT8)
+            for name, fault in (
+                ("saturates", "adds up pairs of products in int16"),
+                ("of_one_scale", "rounds a row by one scale"),
+                ("toward_zero", "rounds toward zero"),
+                ("ties_away", "rounds ties away from zero"),
+            )
+        ),
         ("rms_norm_in_half_precision", 9, "norms", "rms_norm squares in float16", _HALF_NORMS),
         ("encoder_layer_always_post_norm", 0, "of_a_layer", "the encoder layer ignores norm_first", _ENCODER),
         ("encoder_layer_without_mask", 0, "of_a_layer", "the encoder layer ignores the mask", _ENCODER),
@@ -197,6 +207,7 @@ RIGHT = [
         _right("pieces", "test_kernels", op, op=op, select="of_a_piece", **_PIECES)
         for op in ("gelu", "layer_norm", "rms_norm", "rotary", "linear")
     ),
+    _right("pieces", name="linear_int8", select="a_kernel", **_INT8, **_PIECES),
     _right("pieces", name="encoder_layer", select="of_a_layer", **_ENCODER),
     *(
         _right("piece_gradients", "test_gradients", op, op=op, select="of_a_piece", **_PIECES)

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from small_models import PAIRS
+from small_models import MODELS, PAIRS, write_model
 from written_texts import TEXTS
 
+import mha_core as mha
 import mha_text as mt
 from mha_text.models.settings import Settings
 
@@ -49,3 +50,55 @@ def test_a_cross_encoder_is_pickled_like_a_text_encoder(cross_folder):
     changed = replace(bert, model=bert.model.map(lambda x: x * np.float32(1.01)))
     for model in (bert, changed):
         np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict(PAIRS), model.predict(PAIRS))
+
+
+# int8 weights
+
+
+def cosines(a, b):
+    return (a * b).sum(axis=-1) / np.sqrt((a * a).sum(axis=-1) * (b * b).sum(axis=-1))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_family_is_quantized(once, name):
+    folder = once(write_model, name)
+    encoder = mt.TextEncoder.from_pretrained(folder)
+    quantized = mt.TextEncoder.from_pretrained(folder, weights="int8")
+    vectors, expected = quantized.encode(TEXTS, normalize=False), encoder.encode(TEXTS, normalize=False)
+    np.testing.assert_array_equal(encoder.quantized().encode(TEXTS, normalize=False), vectors)
+    assert 1e-4 < np.abs(vectors - expected).max() / np.abs(expected).max() < 0.1
+    assert cosines(vectors, expected).min() > 0.98
+    layer = quantized.model.encoder.layers[-1]
+    maps = (*(getattr(layer.attention, f"w_{part}") for part in "qkvo"), layer.feed_forward.w_1, layer.feed_forward.w_2)
+    assert all(isinstance(w, mha.Int8Weight) for w in maps)
+
+
+def test_a_quantized_model_is_pickled_as_its_path(tiny_model):
+    quantized = mt.TextEncoder.from_pretrained(tiny_model, weights="int8")
+    pickled = pickle.dumps(quantized)
+    assert len(pickled) < 500
+    again = pickle.loads(pickled)
+    assert again is pickle.loads(pickled) and again is not pickle.loads(
+        pickle.dumps(mt.TextEncoder.from_pretrained(tiny_model))
+    )
+    np.testing.assert_array_equal(again.encode(TEXTS), quantized.encode(TEXTS))
+    of_arrays = pickle.loads(pickle.dumps(mt.TextEncoder.from_pretrained(tiny_model).quantized()))
+    np.testing.assert_array_equal(of_arrays.encode(TEXTS), quantized.encode(TEXTS))
+
+
+def test_a_cross_encoder_is_quantized(cross_folder):
+    bert = mt.CrossEncoder.from_pretrained(cross_folder("bert"))
+    scores = mt.CrossEncoder.from_pretrained(cross_folder("bert"), weights="int8").predict(PAIRS)
+    assert 0 < np.abs(scores - bert.predict(PAIRS)).max() < 0.05
+    np.testing.assert_array_equal(bert.quantized().predict(PAIRS), scores)
+
+
+def test_what_int8_weights_do_not_do_is_said(tiny, tiny_model, tmp_path):
+    with pytest.raises(ValueError, match=r"^weights is 'int4'; expected 'int8', or None for those of the model$"):
+        mt.TextEncoder.from_pretrained(tiny_model, weights="int4")
+    quantized = tiny.quantized()
+    with pytest.raises(TypeError, match=r"the model has int8 weights, .*: save the model that was quantized"):
+        quantized.save_pretrained(tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(TypeError, match="int8 weights are for inference"):
+        quantized.vjp(TEXTS)

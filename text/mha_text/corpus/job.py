@@ -191,7 +191,9 @@ def _sha256(encoder: TextEncoder) -> str:
     dense = {f"dense.{at}.{name}": x for at, layer in enumerate(encoder.dense) for name, x in layer.arrays().items()}
     for name, array in sorted(encoder.model.arrays().items()) + sorted(dense.items()):
         digest.update(f"{name} {array.shape} {array.dtype}".encode())
-        numbers = encoder.backend.to_numpy(xp.astype(array, compute_dtype(xp, array.dtype), copy=False))
+        if encoder.backend.is_floating(array.dtype):  # NumPy lacks bfloat16
+            array = xp.astype(array, compute_dtype(xp, array.dtype), copy=False)
+        numbers = encoder.backend.to_numpy(array)
         digest.update(numbers.data if numbers.flags.c_contiguous else numbers.tobytes())  # a copy only if it is needed
     activations = [layer.activation for layer in encoder.dense]
     limits = (encoder.tokenizer.max_seq_length, encoder.tokenizer.lower_case)

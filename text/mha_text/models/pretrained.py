@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -28,8 +28,8 @@ class Pretrained:
     device: Any
     _hints: ClassVar[Mapping[str, str]] = HINTS
     """Hints for keywords of sentence-transformers."""
-    _read_from: tuple[str, str, Any, Any] | None = None
-    """Path or repository, backend, device and dtype; None for a model that was changed since, as by dataclasses.replace."""
+    _read_from: tuple[str, str, Any, Any, str | None] | None = None
+    """Path or repository, backend, device, dtype and weights; None for a model that was changed since, as by replace."""
     _stamps: tuple[tuple[str, int, int], ...] = ()
     """The names, sizes and times of the files before they were read."""
 
@@ -52,24 +52,34 @@ class Pretrained:
     @classmethod
     @hinted
     def from_pretrained(
-        cls, path_or_repo: str | Path, *, backend: str | None = None, device: Any = None, dtype: Any = None
+        cls,
+        path_or_repo: str | Path,
+        *,
+        backend: str | None = None,
+        device: Any = None,
+        dtype: Any = None,
+        weights: str | None = None,
     ) -> Self:
         """Read a directory laid out as by sentence-transformers or transformers, or a repository through huggingface_hub.
 
-        ``dtype``: the dtype to compute in, the backend's or its name; float32 by default.
+        ``dtype``: the dtype to compute in, the backend's or its name; float32 by default. ``weights``: "int8" returns the model
+        ``quantized()``; None: weights are of this dtype too.
 
         Raises ModelNotFound if there is no such model; ModelError that names a file which is missing, corrupt or unsupported,
         or does not fit the others, such as weights without the head that scores need; UnknownBackend and BackendUnavailable;
-        TypeError for keywords of sentence-transformers, which says what to write instead.
+        TypeError for keywords of sentence-transformers, which says what to write instead; ValueError for other ``weights``.
         """
+        if weights not in (None, "int8"):
+            raise ValueError(f"weights is {weights!r}; expected 'int8', or None for those of the model")
         loaded = backend_without_arrays(backend, device)
         folder = locate(path_or_repo)
         floating, stamps = check.floating(loaded, dtype), stamps_of_files(folder)
         model = cls._read(
             folder, loaded, device, lambda x: loaded.xp.astype(loaded.from_numpy(x, device), floating, copy=False)
         )
+        model = model if weights is None else model.quantized()
         source = folder.absolute() if Path(path_or_repo).expanduser() == folder else path_or_repo
-        object.__setattr__(model, "_read_from", (str(source), loaded.name, device, dtype))
+        object.__setattr__(model, "_read_from", (str(source), loaded.name, device, dtype, weights))
         object.__setattr__(model, "_stamps", stamps)
         return model
 
@@ -77,6 +87,13 @@ class Pretrained:
     def _read(cls, folder: Path, backend: LoadedBackend, device: Any, make: Callable[[Any], Array]) -> Self:
         """Return the model in ``folder``; ``make`` turns a NumPy array into the backend's."""
         raise NotImplementedError
+
+    def quantized(self) -> Self:
+        """Return the same model for inference, with int8 weights in its layers' linear maps: ``mha_core.quantize_weight``.
+
+        Embeddings, norms, heads and Dense modules stay as they are. ``save_pretrained`` does not write such a model.
+        """
+        return replace(self, model=self.model.quantized())  # type: ignore[type-var]
 
     def __reduce__(self) -> Any:
         if self._read_from is not None:
@@ -111,20 +128,27 @@ class Pretrained:
 
 
 def digest_of_model(model: Pretrained) -> str:
-    """Return the sha256 of the files that a model was read from; "" if it or they were changed since."""
-    folder = model.tokenizer.path.parent
-    return "" if model._read_from is None or stamps_of_files(folder) != model._stamps else digest_of_files(folder)
+    """Return the sha256 of the files that a model was read from; "" if its numbers are not those of the files."""
+    folder, read_from = model.tokenizer.path.parent, model._read_from
+    is_as_the_files = read_from is not None and read_from[3:] == (None, None) and stamps_of_files(folder) == model._stamps
+    return digest_of_files(folder) if is_as_the_files else ""
 
 
-def _read_again(cls: Any, path_or_repo: str, backend: str, device: Any, dtype: Any) -> Any:
+def _read_again(cls: Any, path_or_repo: str, backend: str, device: Any, dtype: Any, weights: str | None = None) -> Any:
     """Return ``cls.from_pretrained`` of these, as unpickling does; a process reads a model once, unless its files change."""
     folder = locate(path_or_repo)
     with _reading:
-        return _read_once(cls, path_or_repo, backend, device, dtype, stamps_of_files(folder))
+        return _read_once(cls, path_or_repo, backend, device, dtype, weights, stamps_of_files(folder))
 
 
 @lru_cache(maxsize=4)
 def _read_once(
-    cls: Any, path_or_repo: str, backend: str, device: Any, dtype: Any, stamps: tuple[tuple[str, int, int], ...]
+    cls: Any,
+    path_or_repo: str,
+    backend: str,
+    device: Any,
+    dtype: Any,
+    weights: str | None,
+    stamps: tuple[tuple[str, int, int], ...],
 ) -> Any:
-    return cls.from_pretrained(path_or_repo, backend=backend, device=device, dtype=dtype)
+    return cls.from_pretrained(path_or_repo, backend=backend, device=device, dtype=dtype, weights=weights)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mha_core.shared import Array, Layer, atomic_file, backend_of, device_of, dtype_name
+from mha_core import Int8Weight
+from mha_core.shared import Array, Layer, atomic_file, backend_of, device_of, dtype_name, holds
 
 from .checkpoint import build_model, choose
 from .dense import Dense
@@ -61,6 +62,8 @@ def save_model(model: Layer, source: Path, target: Path, *, dense: Sequence[Dens
 
     from safetensors.numpy import save as to_bytes
 
+    if holds(model, Int8Weight):
+        raise TypeError("the model has int8 weights, which are not those of its file: save the model that was quantized")
     families = MODEL_TYPES[model_type(source, MODEL_TYPES)]
     file = _Places(source)
     family = choose(source, families, file)

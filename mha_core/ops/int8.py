@@ -1,0 +1,54 @@
+"""Linear maps of int8 weights, for inference."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from ..algebra import int8
+from ..algebra.arrays import Array
+from ..algebra.int8 import Int8Weight
+from ..dispatch.selection import check_floating
+from . import check
+from .composite import composite
+from .elementary import Examined
+
+NO_GRADIENTS = "int8 weights are for inference, and have no gradients: train the layer that was quantized"
+"""The message of the TypeError if gradients are recorded: those of rounded numbers are 0."""
+
+
+def quantize_weight(w: Array) -> Int8Weight:
+    """Return the weight w (n, m) of a linear map in int8, with a scale for each of its m columns.
+
+    A column is rounded to multiples of its largest absolute value / 127. ``linear`` then rounds each 64 neighbouring features
+    of a row of x in the same way, adds up products of integers exactly, and multiplies by the scales. A column that holds NaN
+    or infinity has the scale NaN.
+
+    Source: Dettmers et al. 2022, section 3.1, where a row has one scale. Raises TypeError for a weight that is not floating, or
+    if gradients are recorded; ValueError for one that does not have two axes.
+
+    >>> import numpy as np, mha_core as mha
+    >>> w = mha.quantize_weight(np.asarray([[1.0, 0.5], [-2.0, 0.25]]))
+    >>> mha.linear(np.asarray([[1.0, 1.0]]), w).round(3)
+    array([[-0.992,  0.752]])
+    """
+    backend = check_floating(w=w)
+    if backend.plain is not None:
+        raise TypeError(NO_GRADIENTS)
+    if w.ndim != 2 or 0 in w.shape:
+        raise ValueError(f"w has shape {tuple(w.shape)}; expected (n, m), both at least 1")
+    return int8.quantize_weight(backend.xp, w)
+
+
+def _examine(x: Array, w: Int8Weight, b: Array | None) -> Examined:
+    backend = check_floating(x=x, w=w, optional={"b": b})
+    if backend.plain is not None or backend.features([x, w.values, w.scale, b]) & {"gradient", "forward_gradient"}:
+        raise TypeError(NO_GRADIENTS)
+    w._check()
+    check.ndim("x", x, 1, "(..., features)")
+    if w.shape[0] != x.shape[-1]:
+        raise ValueError(f"w has shape {w.shape}; expected (n, m) with n = {x.shape[-1]}, the features of x")
+    check.shape("b", b, w.shape[1:], "(m,)")
+    return Examined(backend, partial(int8.linear_int8, backend.xp), (*x.shape[:-1], w.shape[1]))
+
+
+linear_int8 = composite("linear_int8", lambda x, w, b: {"x": x, "w": w, "b": b}, _examine, smaller_operations=False)
