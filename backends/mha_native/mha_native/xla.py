@@ -27,17 +27,18 @@ _FAR = 1 << 40
 _ATTEND, _ATTEND_VJP = "mha_native.attend", "mha_native.attend_vjp"
 
 
-def reason_against() -> str | None:
-    """Return why XLA cannot call the compiled module, or None."""
-    if native.xla_handlers() is None:
-        return "was compiled without the headers of XLA: install jaxlib, then mha-native from its source"
-    return None
-
-
 @cache
-def _register() -> None:
-    for name, handler in zip((_ATTEND, _ATTEND_VJP), native.xla_handlers() or (), strict=True):
-        jax.ffi.register_ffi_target(name, handler, platform="cpu")
+def reason_against() -> str | None:
+    """Let XLA call the compiled module from now on. Return why it cannot, or None."""
+    handlers = native.xla_handlers()
+    if handlers is None:
+        return "was compiled without the headers of XLA: install jaxlib, then mha-native from its source"
+    try:
+        for name, handler in zip((_ATTEND, _ATTEND_VJP), handlers, strict=True):
+            jax.ffi.register_ffi_target(name, handler, platform="cpu")
+    except jax.errors.JaxRuntimeError as error:
+        return f"is refused by XLA, so install mha-native from its source with the jaxlib of this JAX: {error}"
+    return None
 
 
 def attend(p: AttentionProblem) -> AttentionState:
@@ -76,7 +77,6 @@ def _called(
     target: str, p: AttentionProblem, arrays: Mapping[str, Any], shapes: Mapping[str, tuple[tuple[int, ...], Any]]
 ) -> dict[str, Array]:
     """Return the results of a call, which have these shapes and dtypes, by name."""
-    _register()
     ndim = len(p.batch_shape) + 3
     given = [name for name in _ORDER if arrays.get(name) is not None]
     # all of one number of axes, so that those that vmap adds in front belong together

@@ -13,9 +13,6 @@ bool attend_vjp(const Problem& p, const Level& level);
 // Whether a call without sequences takes so long that other threads are woken.
 bool is_worth_threads(const Problem& p);
 
-// Write y of a linear map of int8 weights. Returns false if memory ran out.
-bool linear_int8(const Int8Map& m, int threads, void* team);
-
 // The level of this name, if the processor and the system support it; null otherwise. The best one without a name.
 const Level* level_named(const char* name);
 

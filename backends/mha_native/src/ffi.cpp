@@ -127,7 +127,9 @@ struct Call {
 XLA_FFI_Error* called(XLA_FFI_CallFrame* frame, bool forward) {
     if (frame->extension_start && frame->extension_start->type == XLA_FFI_Extension_Metadata) {  // asked before the first call
         XLA_FFI_Metadata& metadata = *((XLA_FFI_Metadata_Extension*)frame->extension_start)->metadata;
-        metadata.api_version = {XLA_FFI_Api_Version_STRUCT_SIZE, nullptr, XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR};
+        // what is used here is the same in versions 0.1, which gives no api, to 0.3: an XLA older than the headers can call it
+        int newest = XLA_FFI_API_MINOR, there = frame->api ? frame->api->api_version.minor_version : 1;
+        metadata.api_version = {XLA_FFI_Api_Version_STRUCT_SIZE, nullptr, XLA_FFI_API_MAJOR, there < newest ? there : newest};
         metadata.traits = 0;
         return nullptr;
     }

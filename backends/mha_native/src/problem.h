@@ -3,6 +3,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "int8_map.h"
+
 namespace mha {
 
 constexpr int MAX_BATCH_AXES = 8;
@@ -81,32 +83,6 @@ struct Lines {
     float* y;                    // may be x
     ptrdiff_t x_step, a_step, y_step, rows, width;
     float eps;
-};
-
-struct Level;
-
-// The weight of a linear map in int8, in the order in which one level of processor reads it.
-struct Int8Weight {
-    const Level* level;
-    ptrdiff_t inputs, outputs;
-    char* panels;
-    float* scale;                // of each column, and zeros up to a whole panel
-};
-
-// y = x w + b of some rows, (rows, inputs) -> (rows, outputs). Steps are in numbers.
-struct Int8Map {
-    const Int8Weight* w;
-    const float *x, *b;          // b may be null
-    float* y;
-    ptrdiff_t x_step, y_step, rows;
-};
-
-struct Int8Functions {
-    ptrdiff_t columns;           // in a panel
-    size_t (*bytes)(ptrdiff_t inputs, ptrdiff_t outputs);  // of all panels
-    void (*pack)(const int8_t* values, ptrdiff_t inputs, ptrdiff_t outputs, char* panels);
-    size_t (*scratch)(ptrdiff_t inputs, ptrdiff_t rows);
-    void (*block)(const Int8Map&, ptrdiff_t first, ptrdiff_t end, ptrdiff_t column, ptrdiff_t end_column, char* scratch);
 };
 
 // Computes a unit; scratch has scratch_size(problem) bytes. ``next``: what the thread computes then, or null.

@@ -1,5 +1,6 @@
 """The compiled kernel on JAX arrays: when it is chosen, the bits of the kernel on NumPy arrays, and gradients by JAX."""
 
+import ctypes
 from functools import partial
 from types import SimpleNamespace
 
@@ -93,6 +94,11 @@ def test_it_refuses_other_devices_dtypes_and_a_module_without_headers(monkeypatc
     assert reason(platform="gpu") == "computes on the CPU, not on gpu"
     assert reason(dtype="int8") == "does not support int8"
     assert reason(device_set={1, 2}) == "computes on one device, not on 2: shard the call by jax.shard_map"
+    monkeypatch.setattr(xla, "reason_against", xla.reason_against.__wrapped__)
+    without_version = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(lambda frame: None)
+    handler = jax.ffi.pycapsule(ctypes.cast(without_version, ctypes.c_void_p).value)
+    monkeypatch.setattr(xla, "native", SimpleNamespace(xla_handlers=lambda: (handler, handler)))
+    assert reason().startswith("is refused by XLA, so install mha-native from its source with the jaxlib of this JAX: INVALID_")
     monkeypatch.setattr(xla, "native", SimpleNamespace(xla_handlers=lambda: None))
     assert reason() == "was compiled without the headers of XLA: install jaxlib, then mha-native from its source"
 

@@ -12,7 +12,7 @@ import pytest
 from native import LEVELS, needs_native
 from processes import printed
 from processes import run as in_process
-from project import ROOT
+from project import INSTALLED, ROOT
 from suite import SUITE
 
 pytestmark = [
@@ -36,9 +36,9 @@ def built(name):
     return ROOT / "build" / name
 
 
-def run(build, libraries, command, cwd, **environment):
+def run(build, libraries, command, cwd, more=(), **environment):
     environment |= {"LD_PRELOAD": " ".join(map(library, libraries)), "ASAN_OPTIONS": "detect_leaks=0"}
-    return in_process(command, cwd=cwd, path=[built(build), ROOT, ROOT / "backends"], **environment)
+    return in_process(command, cwd=cwd, path=[built(build), *more, ROOT, ROOT / "backends"], **environment)
 
 
 with_address_sanitizer = partial(run, "native-asan", ("libasan.so", "libubsan.so"))
@@ -50,6 +50,32 @@ def test_no_memory_is_read_out_of_bounds(tmp_path, level):
     command = [*SUITE, "-q", "-s", "-p", "no:cacheprovider", "--backend", "numpy", "--quick", "-k", "native"]
     done = with_address_sanitizer(command, tmp_path, MHA_NATIVE_LEVEL=level, status=0)
     assert "attention by native" in done.stdout
+
+
+PROGRAMS = """
+import jax, jax.numpy as jnp, numpy as np, mha_core as mha
+rng = np.random.default_rng(0)
+normal = lambda *shape: jnp.asarray(rng.normal(size=shape).astype(np.float32))
+PROBLEMS = [
+    ((2, 4, 130, 20), (2, 2, 77, 20), 33, {"mask": mha.causal(), "query_offset": 0, "softcap": 3.0, "sink": normal(4)}),
+    ((1, 8, 1, 64), (1, 2, 3000, 64), 64, {}),
+    ((2, 2, 60, 16), (2, 2, 60, 16), 16, {"mask": mha.packed([20, 0, 40])}),
+    ((2, 2, 60, 16), (2, 2, 60, 16), 7, {"mask": mha.key_lengths(jnp.asarray([5, 0])), "bias": mha.alibi(2)}),
+]
+for query, key, width, options in PROBLEMS:
+    arrays = normal(*query), normal(*key), normal(*key[:-1], width)
+    with mha.use_kernel("attention", "native"), mha.use_kernel("attention_vjp", "native"):
+        loss = lambda *arrays: mha.scaled_dot_product_attention(*arrays, **options).sum()
+        jax.block_until_ready(jax.jit(jax.grad(loss, (0, 1, 2)))(*arrays))
+        many = [jnp.stack([x, x]) for x in arrays]
+        jax.block_until_ready(jax.vmap(jax.grad(loss), in_axes=(None, 0, 0))(arrays[0], *many[1:]))
+print("clean")
+"""
+
+
+def test_no_memory_is_read_out_of_bounds_in_programs_of_jax(tmp_path):
+    done = with_address_sanitizer([sys.executable, "-c", PROGRAMS], tmp_path, more=[INSTALLED])
+    assert done.stdout == "clean\n", done.stderr[-3000:]
 
 
 TOO_LONG = """
