@@ -13,6 +13,7 @@ from typer.core import TyperArgument, TyperCommand
 
 import mha_core
 
+from ..dispatch.errors import UnknownDevice
 from .tables import prose_console
 
 BackendName = Annotated[
@@ -49,7 +50,10 @@ class Command(TyperCommand):
 
 @contextmanager
 def failing_clearly() -> Iterator[None]:
-    """Print errors that a user can fix as one line on standard error, and exit with 1. Warnings are one line too."""
+    """Print errors that a user can fix as one line on standard error, and exit with 1. Warnings are one line too.
+
+    A device that the backend lacks is a wrong argument, ``--device``.
+    """
     console = prose_console(stderr=True)
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -64,6 +68,8 @@ def failing_clearly() -> Iterator[None]:
             raise typer.Exit(130) from stopped  # as shells report a process that Ctrl-C ends
         except BrokenPipeError:
             raise  # click exits quietly when a reader such as head has closed the pipe
+        except UnknownDevice as error:
+            raise typer.BadParameter(error.in_command, param_hint="--device") from error
         except (mha_core.MhaError, OSError, UnicodeError, ModuleNotFoundError) as error:
             console.print("[red]error:[/red]", _message(error))
             raise typer.Exit(1) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import math
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,10 +21,11 @@ from ..algebra.grid import Term
 from ..dispatch.backend import LoadedBackend
 from ..dispatch.context import ALGEBRA
 from ..dispatch.default import backend_without_arrays
-from ..dispatch.errors import did_you_mean
+from ..dispatch.errors import UnknownDevice, did_you_mean
 from ..layers.encoder import EncoderLayer
 from ..ops import check
 from ..ops.explain import OPERATIONS, Explanation, explain
+from ..ops.options import Options, hint_of
 from .command import BackendName, command, failing_clearly
 from .tables import SafeConsole, table
 
@@ -32,6 +34,12 @@ _COLUMNS = ("operation", "runs", "arrays", "features", "not chosen")
 LAYER = "encoder_layer"
 _SHAPE = re.compile(r"\d+(x\d+)*")
 _NUMBERS = {"scale", "softcap", "query_offset", "eps", "num_heads", "num_kv_heads", "interleaved", "norm_first", "d_ff"}
+_AS_WIDE = {"w_k": "w_q", "w_v": "w_k"}
+"""Weights with as many columns as another."""
+_AFTER = {"w_o": "w_v", "w_2": "w_1"}
+"""Weights with as many rows as another has columns."""
+_SETTINGS = ("num_heads", "d_ff", "activation", "norm_first")
+_LAYER_PARAMETERS = ("x", *_SETTINGS, *Options.__annotations__)
 _BOOLEANS = {"true": True, "false": False}
 _WORDS = {"approximate", "activation"}
 _TERMS: Mapping[str, Callable[..., Any]] = {
@@ -72,35 +80,58 @@ def run(
     if op != LAYER and op not in OPERATIONS:
         known = [*OPERATIONS, LAYER]
         raise BadArgument("OP", f"no operation is named {op!r}; expected one of {', '.join(known)}{did_you_mean(op, known)}")
-    loaded = backend_without_arrays(backend)
+    loaded = backend_without_arrays(backend, device)
     try:
         wanted = check.floating(loaded, dtype)
     except TypeError as error:
         raise BadArgument("--dtype", str(error)) from error
-    try:
-        loaded.check_device(device)
-    except ValueError as error:
-        raise BadArgument("--device", str(error)) from error
     written: dict[str, str] = {}
     for name, text in map(_split, pairs):
         if name in written:
             raise ValueError(f"{name} is given twice")
         written[name] = text
+    parameters = _LAYER_PARAMETERS if op == LAYER else tuple(inspect.signature(OPERATIONS[op]).parameters)
+    for name in written:
+        if name not in parameters:
+            raise ValueError(f"{op} takes no {name}; expected {', '.join(parameters)}{_hint(name, parameters)}")
     values = {name: _value(loaded, name, text, wanted, device) for name, text in written.items()}
     if op == LAYER:
         return explain(*_layer(loaded, values, wanted, device), gradients=gradients, **values)
-    parameters = inspect.signature(OPERATIONS[op]).parameters
     if "query" in values:
         alike = {"key": values["query"], "value": values.get("key", values["query"])}
         values = {name: x for name, x in alike.items() if name in parameters} | values
-    for name, parameter in parameters.items():
-        if parameter.default is not parameter.empty or parameter.kind is parameter.VAR_KEYWORD or name in values:
+    for name, parameter in inspect.signature(OPERATIONS[op]).parameters.items():
+        if parameter.default is not parameter.empty or name in values:
             continue
         if "None" not in str(parameter.annotation):
-            wanted = f"{name}=8" if name in _NUMBERS else f"{name}=8x8x512x64"
-            raise ValueError(f"{op} needs {name}, such as {wanted}")
+            raise ValueError(f"{op} needs {name}, such as {name}={_example(name, values)}")
         values[name] = None
     return explain(op, gradients=gradients, **values)
+
+
+def _hint(name: str, parameters: tuple[str, ...]) -> str:
+    """Return the end of a message about a name that an operation lacks."""
+    return f"; write --{name}" if name in ("backend", "dtype", "device") else hint_of(name, parameters)
+
+
+def _example(name: str, values: Mapping[str, Any]) -> str:
+    """Return what an argument may be beside those that are given, as it is written here."""
+    if name == "interleaved":
+        return "true"
+    d = values["x"].shape[-1] if "x" in values else 512
+    if name == "num_heads":
+        return str(math.gcd(8, d))
+    examples = {
+        "query": (8, 8, 512, 64),
+        "x": (8, 128, d),
+        **{like: (d, values[given].shape[-1]) for like, given in _AS_WIDE.items() if given in values},
+        "w_1": (d, 4 * d),
+        **{after: (values[given].shape[-1], d) for after, given in _AFTER.items() if given in values},
+        **dict.fromkeys(("cos", "sin"), (*values["x"].shape[-2:-1], d // 2) if "x" in values else ()),
+    }
+    if "cos" in values:
+        examples["sin"] = tuple(values["cos"].shape)
+    return "x".join(map(str, examples.get(name, (d, d))))
 
 
 def record(explanation: Explanation) -> dict[str, Any]:
@@ -173,6 +204,12 @@ def _number(name: str, text: str) -> int | float:
     raise ValueError(f"{name}={text} is not a number; expected for example {name}=8, or true or false for a switch")
 
 
+def _call(term: str) -> str:
+    """Return a call of a mask or bias with the names of its arguments, such as ``window(left, right)``."""
+    parameters = inspect.signature(_TERMS[term]).parameters.values()
+    return f"{term}({', '.join(each.name for each in parameters if each.default is each.empty)})"
+
+
 def _evaluate(name: str, text: str, backend: LoadedBackend, device: Any) -> Any:
     """Evaluate an expression of masks or biases: calls of _TERMS with numbers and lists, joined by & | ~."""
 
@@ -188,10 +225,14 @@ def _evaluate(name: str, text: str, backend: LoadedBackend, device: Any) -> Any:
                 return _OPERATORS[type(op)](visit(left), visit(right))
             case ast.UnaryOp(op, operand) if type(op) in _OPERATORS:
                 return _OPERATORS[type(op)](visit(operand))
+            case ast.Call(ast.Attribute(ast.Name("mha"), term), arguments, keywords):
+                return visit(ast.Call(ast.Name(term), arguments, keywords))
             case ast.Call(ast.Name("key_lengths"), [ast.List() as lengths], []):
                 return masks.key_lengths(integers(backend.xp, visit(lengths), device))
             case ast.Call(ast.Name(term), arguments, []) if term in _TERMS:
                 return _TERMS[term](*map(visit, arguments))
+            case ast.Name(term) | ast.Attribute(ast.Name("mha"), term) if term in _TERMS:
+                raise ValueError(f"{name}={text} cannot be read; write {term} with parentheses: {_call(term)}")
         raise ValueError(f"{name}={text} cannot be read; expected a shape, or {', '.join(_TERMS)} joined by & | ~")
 
     try:
@@ -210,7 +251,7 @@ def _layer(backend: LoadedBackend, values: dict[str, Any], dtype: Any, device: A
     if "x" not in values:
         raise ValueError(f"{LAYER} needs x=SHAPE, such as x=8x128x512")
     x = values.pop("x")
-    settings = {name: values.pop(name) for name in ("num_heads", "d_ff", "activation", "norm_first") if name in values}
+    settings = {name: values.pop(name) for name in _SETTINGS if name in values}
     layer = EncoderLayer.init(d_model=x.shape[-1], seed=0, backend=backend.name, **settings)
     return layer.map(lambda w: backend.placeholder(tuple(w.shape), dtype, device)), x
 
@@ -239,6 +280,8 @@ def explain_command(
             explanation = run(op, pairs or [], backend=backend, dtype=dtype, device=device, gradients=gradients)
         except BadArgument as error:
             raise typer.BadParameter(str(error), param_hint=error.argument) from error
+        except UnknownDevice:
+            raise
         except (ValueError, TypeError) as error:
             raise typer.BadParameter(str(error), param_hint="NAME=VALUE") from error
         if as_json:

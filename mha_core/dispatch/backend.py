@@ -14,7 +14,7 @@ from ..autodiff.recorded import RecordedNamespace
 from . import known
 from . import registry as plugins
 from .contract import Backend
-from .errors import BackendUnavailable, NoDevice
+from .errors import BackendUnavailable, NoDevice, UnknownDevice
 from .registry import Plugin, registry
 
 
@@ -79,14 +79,16 @@ class LoadedBackend:
         return bool(total != total)
 
     def check_device(self, device: Any) -> None:
-        """Raise ValueError, with what to write instead, for a device on which no array can be made; None is any device."""
+        """Raise UnknownDevice, with what to write instead, for a device on which no array can be made; None is any device."""
         if device is None:
             return
         try:
             self.placeholder((), self.xp.float32, device)
         except Exception as error:  # libraries raise different errors for a device that does not exist
-            advice = known.device_advice(device, self.name) or error
-            raise ValueError(f"backend {self.name!r} has no device {str(device)!r}: {advice}") from error
+            what = f"backend {self.name!r} has no device {str(device)!r}: "
+            unknown = UnknownDevice(what + (known.device_advice(device, self.name) or str(error)))
+            unknown.in_command = what + (known.device_advice(device, self.name, in_command=True) or str(error))
+            raise unknown from error
 
     def from_numpy(self, array: Any, device: Any = None) -> Any:
         """Convert a NumPy array to this backend's library, copying only if needed."""

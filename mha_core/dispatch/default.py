@@ -73,7 +73,7 @@ def _chosen() -> BackendChoice:
 
 
 def backend_without_arrays(name: str | None = None, device: Any = None) -> LoadedBackend:
-    """Return the backend of a call without arrays. Raises ValueError if it lacks a device that is given."""
+    """Return the backend of a call without arrays. Raises UnknownDevice if it lacks one that is given."""
     blame = ""
     if name is None:
         choice = _chosen()

@@ -22,6 +22,13 @@ class UnknownBackend(MhaError, LookupError):
     """No installed plugin provides a backend of this name."""
 
 
+class UnknownDevice(MhaError, ValueError):
+    """A backend has no such device."""
+
+    in_command = ""
+    """The message with the options of the command ``mha`` in place of Python's arguments."""
+
+
 class BackendUnavailable(MhaError, ImportError):
     """The backend is registered, but its library cannot be used; the original cause is chained."""
 

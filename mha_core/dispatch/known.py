@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sys
 from functools import cache
+from types import ModuleType
 from typing import Any
 
+from ..algebra.arrays import dtype_name
 from .contract import Backend
 from .registry import registry
 
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+"""The names of floating dtypes."""
 _PLACE = "in a checkout of mha-core"
 
 
@@ -59,10 +63,28 @@ def listing() -> str:
     return f"installed: {', '.join(present) or 'none'}" + (f"; not installed: {absent}{place}" if absent else "")
 
 
-def device_advice(device: object, backend: str = "") -> str:
-    """Return what to write for a device that ``backend`` lacks; "" if it has such devices, or if no known backend has."""
-    kind = str(device).partition(":")[0]
-    owners = [name for entry in distributions().values() for name, kinds in entry.get("devices", {}).items() if kind in kinds]
+def device_advice(device: object, backend: str = "", *, in_command: bool = False) -> str:
+    """Return what to write for a device that ``backend`` lacks; "" if it has such devices, or if no known backend has.
+
+    ``in_command``: as options of the command ``mha``.
+    """
+    name = str(device)
+    name = "cuda" if name == "gpu" else name
+    kind = name.partition(":")[0]
+    owners = [each for entry in distributions().values() for each, kinds in entry.get("devices", {}).items() if kind in kinds]
     if not owners or backend in owners:
         return ""
-    return f"write backend={' or '.join(map(repr, owners))}, device={str(device)!r}"
+    if in_command:
+        return f"write --backend {' or '.join(owners)} --device {name}"
+    return f"write backend={' or '.join(map(repr, owners))}, device={name!r}"
+
+
+def not_a_name(value: Any) -> str:
+    """Return the message about a value that is given as a backend and is no string: what to write, where it belongs to one."""
+    is_module = isinstance(value, ModuleType)
+    module = value if is_module else value if isinstance(value, type) else type(value)
+    library = (module.__name__ if is_module else module.__module__).partition(".")[0]
+    name = f", such as {library!r}" if library in registry().backends else ""
+    dtype = None if is_module or dtype_name(value) not in DTYPES else dtype_name(value)
+    advice = f"; write dtype={dtype!r} after the name" if dtype else "" if is_module else "; a device is written as device="
+    return f"backend is {f'the module {library}' if is_module else repr(value)}; expected the name of a backend{name}{advice}"

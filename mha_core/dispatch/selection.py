@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Any
 
 from ..algebra.int8 import Int8Weight
-from ..autodiff.recorded import Recorded
+from ..autodiff.recorded import Recorded, plain_value
 from . import known as known_backends
 from . import registry as plugins
 from .advice import cast, converted, odd_one
@@ -95,6 +95,8 @@ def check_name(name: str, blame: str = "") -> str:
 
     ``blame`` is how the error's message begins.
     """
+    if not isinstance(name, str):
+        raise UnknownBackend(blame + known_backends.not_a_name(name))
     if name in registry().backends:
         return name
     others = known_backends.backends()
@@ -105,6 +107,8 @@ def check_name(name: str, blame: str = "") -> str:
         message = known_backends.how_to_install(name)
     elif advice := known_backends.device_advice(name):
         message = f"no backend is named {name!r}, which is a device: {advice}"
+    elif name in known_backends.DTYPES:
+        message = f"no backend is named {name!r}, which is a dtype: write dtype={name!r} after the name of a backend"
     else:
         hint = did_you_mean(name, [*registry().backends, *others]) or ";"
         message = f"no backend is named {name!r}{hint} {known_backends.listing()}"
@@ -290,8 +294,8 @@ def _qualified(cls: type) -> str:
 
 
 def type_name(x: Any) -> str:
-    """Return the type of a value as messages name it."""
-    cls = type(x)
+    """Return the type of a value as messages name it; that of a recorded array is its library's."""
+    cls = type(plain_value(x))
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
 
 

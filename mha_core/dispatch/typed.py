@@ -53,4 +53,6 @@ def in_words(declared: Any) -> str:
         return "a function"
     if declared is Array:
         return "an array"
+    if isinstance(declared, typing.TypeVar):
+        return in_words(declared.__bound__ or object)
     return "None" if declared is types.NoneType else str(declared.__name__)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Self, Unpack
+from typing import Any, Never, Self, Unpack
 
 from ..algebra.arrays import Array
 from ..algebra.int8 import Weight
@@ -130,7 +130,7 @@ class MultiHeadAttention(Layer):
     def __call__(
         self,
         x: Array,
-        *,
+        *others: Never,
         context: Array | None = None,
         value_context: Array | None = None,
         cache: KeyValueCache | None = None,
@@ -138,13 +138,22 @@ class MultiHeadAttention(Layer):
         **options: Unpack[Options],
     ) -> Array:
         """x (..., L, d_model), context (..., S, d_context) -> (..., L, d_model)."""
+        self._check_inputs(others)
         inputs: Any = {"context": context, "value_context": value_context, "cache": cache, "group": group}
         return multi_head_attention(x, **self._named(_ARGUMENTS), **inputs, **options)
 
     @shows_options
-    def weights(self, x: Array, *, context: Array | None = None, **options: Unpack[Options]) -> Array:
+    def weights(self, x: Array, *others: Never, context: Array | None = None, **options: Unpack[Options]) -> Array:
         """Return the attention weights of each head, (..., h, L, S)."""
+        self._check_inputs(others)
         return multi_head_weights(x, **self._named(_OF_WEIGHTS), context=context, **options)
+
+    def _check_inputs(self, others: tuple[Any, ...]) -> None:
+        if others:
+            raise TypeError(
+                f"{type(self).__name__} takes x and got {1 + len(others)} arrays: self-attention is layer(x); for the keys and "
+                "values of another sequence write context=, and value_context= if the values have an input of their own"
+            )
 
     def _named(self, names: tuple[str, ...]) -> dict[str, Any]:
         return {name: getattr(self, name) for name in names}

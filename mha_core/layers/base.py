@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, wraps
 from pathlib import Path
-from types import FunctionType
 from typing import Any, ClassVar, Self
 
 from ..algebra.arrays import Array, dtype_name, is_array
@@ -19,12 +18,13 @@ from ..ops.int8 import quantize_weight
 from ..ops.tree import arrays_in, map_arrays
 from ..ops.vjp import Gradients, as_node, traced
 from . import files
+from .construction import Constructed, with_hints
 from .from_torch import read
 from .outline import outline
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
+class Layer(Constructed):
     """A frozen dataclass of arrays, other layers, tuples of layers, and plain settings.
 
     Its ``repr`` is an outline: names, shapes and the number of parameters, but no values.
@@ -39,9 +39,7 @@ class Layer:
         super().__init_subclass__(**options)
         if "vjp" in vars(cls) and "__call__" in vars(cls):
             cls.__call__ = _with_custom_vjp(vars(cls)["__call__"])  # type: ignore[method-assign]
-        inherited = getattr(getattr(cls, "init", None), "__func__", None)
-        if "init" not in vars(cls) and isinstance(inherited, FunctionType):
-            cls.init = classmethod(_renamed(inherited, f"{cls.__name__}.init"))  # type: ignore[attr-defined]
+        with_hints(cls)
         if "__repr__" not in vars(cls):  # before @dataclass makes one, which would show every value
             cls.__repr__ = Layer.__repr__  # type: ignore[method-assign]
 
@@ -183,16 +181,6 @@ class Layer:
         if not isinstance(layer, cls):
             raise files.LayerFileError(f"{path} holds {type(layer).__name__}; expected {cls.__name__}")
         return layer
-
-
-def _renamed(function: FunctionType, name: str) -> FunctionType:
-    """Return the same function under another name: Python's errors about missing arguments contain it."""
-    code, closure = function.__code__, function.__closure__
-    renamed = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure)
-    renamed.__kwdefaults__, renamed.__annotations__ = function.__kwdefaults__, function.__annotations__
-    renamed.__dict__.update(function.__dict__)
-    renamed.__qualname__ = name
-    return renamed
 
 
 def _with_custom_vjp(call: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,7 +16,7 @@ from .cache import DecoderCache, KeyValueCache
 from .feed_forward import FeedForward
 from .from_torch import LAYER_SETTINGS, reads_torch
 from .norm import LayerNorm, Norm
-from .residual import Dropout, residual
+from .residual import Dropout, check_dropout, residual
 from .stack import Block, Stack
 
 
@@ -62,8 +62,7 @@ class DecoderLayer(Block):
         group: y and memory are this rank's parts of sequences that ``mha_core.distributed.Sharding`` describes; with a cache,
         they are the whole, and the cache for own positions is spread over the ranks.
         """
-        if dropout is not None:
-            dropout.check(self.sublayers, group)
+        check_dropout(dropout, self.sublayers, group)
         self._check_features(y, memory)
         self_cache, memory_cache = (None, None) if cache is None else cache
         self_mask = causal() if mask is None else causal() & as_mask(mask)

@@ -17,7 +17,7 @@ from .attention import MultiHeadAttention
 from .feed_forward import FeedForward
 from .from_torch import LAYER_SETTINGS, reads_torch
 from .norm import LayerNorm, Norm
-from .residual import Dropout, residual
+from .residual import Dropout, check_dropout, residual
 from .stack import Block, Stack
 
 
@@ -58,8 +58,7 @@ class EncoderLayer(Block):
         ``dropout`` may name ``"attention"`` and ``"feed_forward"``. ``group``: x is this rank's part of a sequence that
         ``mha_core.distributed.Sharding`` describes.
         """
-        if dropout is not None:
-            dropout.check(self.sublayers, group)
+        check_dropout(dropout, self.sublayers, group)
         present = {name: value for name, value in (("dropout", dropout), ("group", group)) if value is not None}
         return _encoder_layer(self, x, **present, **given_options(options))
 

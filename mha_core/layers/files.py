@@ -11,13 +11,12 @@ from typing import Any, get_args
 from ..algebra.arrays import Array, dtype_name, is_array
 from ..dispatch.default import backend_without_arrays
 from ..dispatch.errors import MhaError
+from ..dispatch.known import DTYPES
 from ..dispatch.selection import backend_of
 from ..dispatch.typed import field_types, fits, in_words
 from .atomic import atomic_file
 
 _KEY = "mha_core.layer"
-DTYPES = ("float16", "bfloat16", "float32", "float64", "int8")
-"""The dtypes of stored arrays."""
 
 
 class LayerFileError(MhaError, ValueError):
@@ -79,7 +78,7 @@ def load(path: str | Path, known: Mapping[str, type], *, backend: str | None, de
     def make(name: str) -> Array:
         x = target.from_numpy(stored[name], device)
         kind = plan["dtypes"][name]
-        wanted = getattr(target.xp, kind, None) if kind in DTYPES else None
+        wanted = getattr(target.xp, kind, None) if kind in (*DTYPES, "int8") else None
         if wanted is None:
             raise LayerFileError(f"{path}: {name} is {kind}, which {target.name} lacks")
         return target.xp.astype(x, wanted, copy=False)

@@ -16,14 +16,15 @@ from ..ops.functional import dropout as drop
 class Dropout:
     """Dropout with given choices, or with choices that follow from a seed: the same on every backend.
 
-    Source: Vaswani et al. 2017, section 5.4.
+    Raises ValueError for a rate above 0 with neither ``seed`` nor ``keeps``, which would drop nothing; for that, a call is
+    given no dropout. Source: Vaswani et al. 2017, section 5.4.
     """
 
     rate: float
     """The share of elements that the caller dropped."""
     keeps: Mapping[str, Array] = field(default_factory=dict)
     """Booleans, True to keep, by the name of the sublayer whose output they apply to, such as ``"feed_forward"`` of a layer or
-    ``"layers.0.feed_forward"`` of a stack. A sublayer that is not named keeps everything, or follows the seed."""
+    ``"layers.0.feed_forward"`` of a stack. A sublayer that is not named follows the seed, and without one keeps everything."""
     seed: int | None = None
     """Chooses for sublayers that are not named in ``keeps``; the choices of sublayers and layers differ. Take another one in
     every step."""
@@ -36,6 +37,8 @@ class Dropout:
             checked_seed(self.seed)
         elif self.weights:
             raise ValueError(f"Dropout(weights={self.weights}) has no seed; attention weights are dropped by one")
+        elif not self.keeps and checked_rate(self.rate):
+            raise ValueError(f"Dropout({self.rate}) has neither seed nor keeps, and would drop nothing; give seed=")
 
     def check(self, names: Iterable[str], group: object = None) -> None:
         """Raise ValueError for names other than ``names``, and for a seed where sequences are spread over a group of ranks."""
@@ -45,10 +48,12 @@ class Dropout:
         if unknown := sorted(set(self.keeps) - set(known)):
             raise ValueError(f"dropout has keeps for {', '.join(unknown)}; expected some of {', '.join(known)}")
 
-    def within(self, prefix: str) -> Dropout:
-        """Return the dropout of the names that start with a prefix, without the prefix."""
+    def within(self, prefix: str) -> Dropout | None:
+        """Return the dropout of the names that start with a prefix, without the prefix; None if nothing there is dropped."""
         keeps = {name.removeprefix(prefix): x for name, x in self.keeps.items() if name.startswith(prefix)}
-        return Dropout(self.rate, keeps, None if self.seed is None else named_seed(self.seed, prefix), self.weights)
+        if self.seed is None:
+            return Dropout(self.rate, keeps) if keeps else None
+        return Dropout(self.rate, keeps, named_seed(self.seed, prefix), self.weights)
 
     def __call__(self, name: str, y: Array) -> Array:
         """Return the output of a sublayer after dropout."""
@@ -64,6 +69,17 @@ class Dropout:
         if not self.weights or self.seed is None:
             return {}
         return {"weight_dropout": weight_dropout(self.weights, seed=named_seed(self.seed, f"{name}.weights"))}
+
+
+def check_dropout(dropout: Dropout | None, names: Iterable[str], group: object = None) -> None:
+    """Raise TypeError for anything but a ``Dropout`` or None, and the errors of ``Dropout.check``."""
+    if dropout is None:
+        return
+    if not isinstance(dropout, Dropout):
+        is_rate = isinstance(dropout, int | float) and not isinstance(dropout, bool)
+        came = f"the class {dropout.__name__}" if isinstance(dropout, type) else f"a {type(dropout).__name__}"
+        raise TypeError(f"dropout is {came}; write dropout=mha.Dropout({dropout if is_rate else 'rate'}, seed=...)")
+    dropout.check(names, group)
 
 
 def residual(

@@ -13,7 +13,7 @@ from .feed_forward import FeedForward
 from .from_torch import StateDict
 from .init import Weights
 from .norm import LayerNorm, Norm
-from .residual import Dropout
+from .residual import Dropout, check_dropout
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +114,6 @@ class Stack(Layer, Generic[B]):
 
     def each(self, dropout: Dropout | None) -> Iterator[tuple[B, Dropout | None]]:
         """Yield each layer with the dropout of its sublayers."""
-        if dropout is not None:
-            dropout.check(f"layers.{at}.{name}" for at, layer in enumerate(self.layers) for name in layer.sublayers)
+        check_dropout(dropout, (f"layers.{at}.{name}" for at, layer in enumerate(self.layers) for name in layer.sublayers))
         for at, layer in enumerate(self.layers):
             yield layer, None if dropout is None else dropout.within(f"layers.{at}.")

@@ -10,6 +10,7 @@ from ..algebra.arrays import Array
 from ..algebra.biases import Bias
 from ..algebra.dropout import WeightDropout
 from ..algebra.expressions import Mask
+from ..dispatch.errors import did_you_mean
 
 
 class Options(TypedDict, total=False):
@@ -33,16 +34,17 @@ _ARRAYS_DECIDE = (
 )
 _HERE = {
     "is_causal": "for causal attention write mask=mha.causal()",
+    "causal": "for causal attention write mask=mha.causal()",
     "attn_mask": _MASK,
     "attention_mask": _MASK,
     "src_mask": _MASK,
     "key_padding_mask": _PADDING,
     "src_key_padding_mask": _PADDING,
-    "dropout_p": "write weight_dropout=mha.weight_dropout(rate, seed=...)",
+    **dict.fromkeys(("dropout", "dropout_p"), "write weight_dropout=mha.weight_dropout(rate, seed=...)"),
     "need_weights": "the weights are the result of mha.attention_weights, or of a layer's weights(x)",
     "enable_gqa": "leave it out: fewer key heads than query heads are groups",
     "attn_bias": "write bias=",
-    "window_size": "write mask=mha.window(left, right)",
+    **dict.fromkeys(("window", "window_size"), "write mask=mha.window(left, right)"),
     **dict.fromkeys(("backend", "device", "dtype"), _ARRAYS_DECIDE),
 }
 """Hints for the names that torch, Keras, transformers and FlashAttention have, and for those of functions without arrays."""
@@ -53,10 +55,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 def unknown(names: Iterable[str]) -> TypeError:
     """Return the error for names that are no options."""
     received = list(names)
-    hints = dict.fromkeys(_HERE[name] for name in received if name in _HERE)
-    return TypeError(
-        "; ".join([f"there is no option {', '.join(received)}; expected {', '.join(Options.__annotations__)}", *hints])
-    )
+    expected = f"there is no option {', '.join(received)}; expected {', '.join(Options.__annotations__)}"
+    return TypeError(expected + "".join(dict.fromkeys(hint_of(name) for name in received)))
+
+
+def hint_of(name: str, known: Iterable[str] = tuple(Options.__annotations__)) -> str:
+    """Return the end of a message about a name that is not known: what to write, or the known name most like it."""
+    return f"; {_HERE[name]}" if name in _HERE else did_you_mean(name, known)
 
 
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,6 +78,6 @@ def shows_options(function: F) -> F:
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=str(kind.__forward_arg__))
         for name, kind in Options.__annotations__.items()
     ]
-    parameters = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+    parameters = [each for each in signature.parameters.values() if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
     function.__signature__ = signature.replace(parameters=[*parameters, *named])  # type: ignore[attr-defined]
     return function

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 from ..algebra.arrays import Array, Namespace, compute_dtype, device_name, device_of
 from ..algebra.updates import clip_scale
 from ..dispatch.errors import BackendMismatch
 from ..dispatch.selection import backend_of, find_backend
 from ..ops import check
+from ..ops.hints import OPTIMISERS, check_keywords
 from .weights import named_arrays, named_gradients, replaced
 
 M = TypeVar("M")
@@ -63,6 +65,11 @@ class Optimiser(ABC):
 
     learning_rate: Rate
     clip_norm: float | None
+
+    def __new__(cls, *settings: Any, **named: Any) -> Self:
+        """Raise TypeError for a name of torch, with ours."""
+        check_keywords(cls.__name__, inspect.signature(cls.__init__).parameters, named, OPTIMISERS)
+        return super().__new__(cls)
 
     def init(self, model: Any) -> OptimiserState:
         """Return the state before the first step.

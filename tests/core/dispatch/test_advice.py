@@ -169,9 +169,12 @@ def test_advice_that_cannot_be_given_is_refused_when_the_plugin_is_registered(in
 
 HINTS = {
     "is_causal": "mask=mha.causal()",
+    "causal": "mask=mha.causal()",
+    "window": "write mask=mha.window(left, right)",
+    "dropout_p": "weight_dropout=mha.weight_dropout(rate, seed=...)",
+    "maks": "did you mean 'mask'?",
     "attn_mask": "write mask=, with True where a query attends to a key",
     "key_padding_mask": "write mask=mha.key_lengths(n)",
-    "dropout_p": "weight_dropout=mha.weight_dropout(rate, seed=...)",
     "need_weights": "mha.attention_weights",
     "backend": "leave it out: the arrays decide which library computes, and where; convert them by its asarray or from_dlpack, "
     "and a layer by layer.to(backend, device=..., dtype=...)",
@@ -201,3 +204,24 @@ def test_several_unknown_options_are_named_with_each_hint_once():
     with pytest.raises(TypeError, match="there is no option attn_mask, src_mask, foo; expected") as raised:
         mha.scaled_dot_product_attention(q, q, q, attn_mask=None, src_mask=None, foo=1)
     assert str(raised.value).count("write mask=") == 1
+
+
+def test_dropout_of_attention_is_called_weight_dropout():
+    q = normal(2, 3, 4)
+    for call in (
+        lambda **option: small_layer().attention(X, **option),
+        lambda **option: mha.attention_state(q, q, q, **option),
+    ):
+        with pytest.raises(
+            TypeError, match=r"no option dropout; .*; write weight_dropout=mha\.weight_dropout\(rate, seed=\.\.\.\)"
+        ):
+            call(dropout=0.1)
+
+
+def test_a_recorded_array_is_named_as_what_it_holds():
+    logits, labels = normal(3, 4), torch.zeros(3, dtype=torch.int64)
+    with pytest.raises(mha.BackendMismatch) as error:
+        mha.value_and_grad(lambda x: mha.cross_entropy(x, labels))(logits)
+    assert str(error.value) == (
+        "labels is a torch.Tensor, but logits is a numpy.ndarray: write labels = numpy.from_dlpack(labels)"
+    )

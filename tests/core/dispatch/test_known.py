@@ -1,11 +1,14 @@
 """What messages say of this project's distributions that are not installed."""
 
+import pickle
 import re
 import tomllib
 
+import numpy as np
 import pytest
 from programs import run
 from project import ROOT
+from together import for_each
 
 import mha_core as mha
 from mha_core.dispatch import known
@@ -109,8 +112,12 @@ def test_a_device_that_the_library_lacks_is_answered_with_a_backend_that_has_it(
         lambda: mha.sinusoidal_positions(2, 4, device=device),
         lambda: mha.rotary_tables(2, 4, device=device),
     ):
-        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$") as error:
             call()
+        assert isinstance(error.value, mha.MhaError)
+    copied = pickle.loads(pickle.dumps(error.value))  # as an error of another process arrives
+    options = re.sub("backend='(.*)', device='(.*)'", r"--backend \1 --device \2", message)
+    assert (str(copied), copied.in_command) == (message, options)
 
 
 def test_a_device_in_place_of_a_backend_is_called_a_device():
@@ -119,6 +126,34 @@ def test_a_device_in_place_of_a_backend_is_called_a_device():
         with pytest.raises(mha.UnknownBackend) as error:
             layer().to(device)
         assert str(error.value) == message
+
+
+def test_gpu_is_called_by_the_name_that_torch_has_for_it():
+    with pytest.raises(mha.UnknownBackend, match=r"'gpu', which is a device: write backend='torch', device='cuda'$"):
+        layer().to("gpu")
+    with pytest.raises(ValueError, match=r"backend 'numpy' has no device 'gpu': write backend='torch', device='cuda'$"):
+        layer().to("numpy", device="gpu")
+
+
+def test_what_is_no_name_of_a_backend_is_answered_with_what_to_write():
+    torch = pytest.importorskip("torch")
+    expected = "; expected the name of a backend"
+    cases = {
+        f"backend is the module torch{expected}, such as 'torch'": torch,
+        f"backend is torch.float16{expected}, such as 'torch'; write dtype='float16' after the name": torch.float16,
+        f"backend is <class 'numpy.float32'>{expected}, such as 'numpy'; write dtype='float32' after the name": np.float32,
+        f"backend is dtype('float64'){expected}, such as 'numpy'; write dtype='float64' after the name": np.dtype("float64"),
+        f"backend is device(type='cpu'){expected}, such as 'torch'; a device is written as device=": torch.device("cpu"),
+        f"backend is the module re{expected}": re,
+        "no backend is named 'float16', which is a dtype: write dtype='float16' after the name of a backend": "float16",
+    }
+
+    def check(message):
+        with pytest.raises(mha.UnknownBackend) as error:
+            layer().to(cases[message])
+        assert str(error.value) == message
+
+    for_each({message: message for message in cases}, check)
 
 
 def test_the_library_says_why_it_lacks_a_device_of_a_kind_that_it_supports():

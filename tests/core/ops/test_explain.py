@@ -1,5 +1,8 @@
 """``explain`` and ``mha explain``: which kernel a call would use and why others are not chosen; nothing is computed."""
 
+import inspect
+import re
+
 import numpy as np
 import pytest
 from command import run
@@ -8,6 +11,7 @@ from sample_kernels import OPERATIONS, a_backend, a_kernel, received
 
 import mha_core as mha
 from mha_core.dispatch.backend import load
+from mha_core.ops.explain import OPERATIONS as EXPLAINED_BY_NAME
 
 X = np.ones((2, 3, 4), dtype=np.float32)
 
@@ -174,11 +178,20 @@ def test_the_command_explains_calls_and_layers(arguments, parts):
         (["attention", "query=3x4", "query=3x4"], "query is given twice"),
         (["attention", "query=3x4", "scale=foo"], "scale=foo is not a number; expected for example scale=8"),
         (["attention", "query=3x4", "mask=packed(3)"], "mask=packed(3): "),
-        (["multi_head_attention", "x=3x4", "w_q=4x4", "w_k=4x4", "w_v=4x4", "w_o=4x4"], "needs num_heads, such as num_heads=8"),
+        (["multi_head_attention", "x=3x4", "w_q=4x4", "w_k=4x4", "w_v=4x4", "w_o=4x4"], "needs num_heads, such as num_heads=4"),
         (["attention_weights", "query=3x4", "value=3x4"], "attention_weights takes no value"),
         (["gelu", "x=3x4", "--backend", "torch", "--device", "nope"], "for --device: backend 'torch' has no device 'nope': "),
+        (["gelu", "x=3x4", "-b", "numpy", "--device", "cuda"], "for --device: backend 'numpy' has no device 'cuda': write --b"),
         (["attention", "query=3x4", "mask=causal("], "cannot be read"),
         (["linear", "x=3x4", "w=5x6"], "w has shape (5, 6); expected (n, m) with n = 4"),
+        (["attention", "query=3x4", "mask=causal"], "mask=causal cannot be read; write causal with parentheses: causal()"),
+        (["attention", "query=3x4", "mask=mha.window"], "write window with parentheses: window(left, right)"),
+        (["attention", "query=3x4", "mask=np.tril(3)"], "mask=np.tril(3) cannot be read; expected a shape"),
+        (["attention", "q=3x4"], "attention takes no q; expected query, key, value, mask"),
+        (["attention", "qeury=3x4"], "did you mean 'query'?"),
+        (["attention", "query=3x4", "is_causal=True"], "attention takes no is_causal; ...; for causal attention write mask="),
+        (["encoder_layer", "x=3x4", "nhead=2"], "encoder_layer takes no nhead; expected x, num_heads, d_ff"),
+        (["attention", "query=3x4", "dtype=float16"], "attention takes no dtype; ...; write --dtype"),
         (["gelu", "x=3", "--dtype", "int8"], "for --dtype: dtype is 'int8'; expected float32"),
     ],
 )
@@ -186,7 +199,27 @@ def test_the_command_names_arguments_that_it_cannot_read(arguments, message):
     code, out, err = mha_explain(*arguments)
     assert code == 2
     assert not out
-    assert message in err
+    assert re.search(".*".join(map(re.escape, message.split("..."))), err)
+
+
+@pytest.mark.parametrize("first", ["8x128x512", "3x6"])
+@pytest.mark.parametrize("op", sorted(EXPLAINED_BY_NAME))
+def test_what_the_command_says_it_needs_can_be_given(op, first):
+    arguments = [] if "query" in inspect.signature(EXPLAINED_BY_NAME[op]).parameters else [f"x={first}"]
+    for _ in range(8):
+        code, _, err = mha_explain(op, *arguments)
+        needed = re.search(r"needs (\w+), such as (\w+=[\w.]+)", err)
+        if needed is None:
+            break
+        assert needed[2].startswith(f"{needed[1]}=")
+        arguments.append(needed[2])
+    assert code == 0, (arguments, err)
+
+
+def test_a_mask_may_be_written_as_in_python():
+    code, out, _ = mha_explain("attention", "query=1x4x9x8", "mask=mha.causal() & mha.key_lengths([3])")
+    assert code == 0
+    assert "causal, key_lengths" in out
 
 
 def test_the_command_says_in_one_line_how_to_install_a_missing_library(installed):

@@ -18,6 +18,8 @@ from mha_text.cli.attend import page, picture, terminal
 from mha_text.cli.attend.maps import AttentionMaps, Choice
 
 TEXT = "a bird sings at dawn"
+EMPTY = "the text is empty: its tokens are special ones\n"
+DIGITS = "each row attends to the columns; digits are tenths of a weight"
 
 
 @pytest.fixture
@@ -86,19 +88,29 @@ def test_the_most_telling_head_is_shown_by_default(attend, expected):
     weights, tokens = expected
     maps = AttentionMaps(TEXT, tuple(tokens), tuple(token.startswith("[") for token in tokens), weights, "tiny", "numpy")
     for options, choice, what in (
-        ((), Choice(None, None), "the head in which words"),
-        (("--layer", 1), Choice(1, None), "the head of this layer in which words"),
-        (("--head", 1), Choice(None, 1), "the layer in which words"),
+        ((), Choice(None, None), "the head"),
+        (("--layer", 1), Choice(1, None), "the head of this layer"),
+        (("--head", 1), Choice(None, 1), "the layer"),
     ):
         title, legend, *_ = ok(*attend, *options).splitlines()
         assert title == "tiny on numpy: layer {} of 0 to 1, head {} of 0 to 1".format(*choice.one(maps))
-        assert legend == f"each row attends to the columns; {what} single out another word most"
+        assert legend == f"{DIGITS}; {what} with the largest weights between words that are not neighbours"
+
+
+def test_the_legend_says_by_which_pairs_of_tokens_the_head_was_chosen():
+    for tokens, pairs in (
+        ("a bird sings", " between words that are not neighbours"),
+        ("a bird .", " between words"),
+        ("a . !", ""),
+    ):
+        _, legend, *_ = printed(planted(3, tokens=tokens.split()), Choice(None, None)).splitlines()
+        assert legend == f"{DIGITS}; the head with the largest weights{pairs}"
 
 
 def test_the_mean_of_the_last_layer_can_be_chosen(attend, expected):
     weights, _ = expected
     title, legend, _, *lines = ok(*attend, "--head", "mean").splitlines()
-    assert (title, legend) == ("tiny on numpy: layer 1 of 0 to 1, mean of 2 heads", "each row attends to the columns")
+    assert (title, legend) == ("tiny on numpy: layer 1 of 0 to 1, mean of 2 heads", DIGITS)
     largest = [float(re.findall(r"\d\.\d\d", line)[0]) for line in lines]
     np.testing.assert_allclose(largest, weights[1].mean(axis=0).max(axis=-1), atol=0.0051)
 
@@ -118,7 +130,9 @@ def test_with_colours_a_larger_weight_is_never_a_darker_cell(system, number):
 def test_a_terminal_with_few_or_no_colours_shows_digits(monkeypatch):
     digits = printed(planted(), Choice(1, 2)).splitlines()
     assert plain(planted(), Choice(1, 2), color_system="standard") == digits
-    assert "\x1b[48;" in printed(planted(), Choice(1, 2), force_terminal=True, color_system="256")
+    assert digits[1] == DIGITS
+    colours = printed(planted(), Choice(1, 2), force_terminal=True, color_system="256")
+    assert "\x1b[48;" in colours and "each row attends to the columns\x1b" in colours
     monkeypatch.setenv("NO_COLOR", "1")
     assert plain(planted(), Choice(1, 2), color_system="truecolor") == digits
 
@@ -137,7 +151,7 @@ def test_letters_that_the_terminal_lacks_are_question_marks(encoding):
 def test_columns_that_do_not_fit_are_counted():
     maps = planted(60)
     lines = plain(maps, Choice(0, 0), width=60, color_system=None)
-    assert len(lines) == 3 + 60 + 2 and max(map(len, lines)) <= 60
+    assert len(lines) == 4 + 60 + 2 and max(map(len, lines)) <= 60  # the legend takes two lines
     first = int(re.search(r"columns (\d+) to 59 do not fit", lines[-2])[1])
     assert 10 < first < 60
     assert len(printed(maps, Choice(0, 0), width=60).splitlines()) == 3 + 60  # a file has no width
@@ -145,8 +159,8 @@ def test_columns_that_do_not_fit_are_counted():
 
 def test_a_narrow_terminal_shows_all_columns_and_only_the_largest_weight():
     lines = plain(planted(20), Choice(0, 0), width=40, color_system=None)
-    assert len(lines) == 4 + 20 and max(map(len, lines)) <= 40  # the title takes two lines
-    assert all(len(re.findall(r"\d\.\d\d t", line)) == 1 for line in lines[4:])
+    assert len(lines) == 5 + 20 and max(map(len, lines)) <= 40  # the title and the legend take two lines each
+    assert all(len(re.findall(r"\d\.\d\d t", line)) == 1 for line in lines[5:])
 
 
 @pytest.mark.parametrize("width", [200, 60])
@@ -156,7 +170,7 @@ def test_columns_have_the_numbers_of_their_tokens_above_them(count, width):
     maps = planted(count)
     maps.weights[:] = np.eye(count)
     lines = plain(maps, Choice(0, 0), width, color_system=None)
-    start = next(at for at, line in enumerate(lines) if "each row" in line) + 1
+    start = next(at for at, line in enumerate(lines) if line.endswith("weight")) + 1
     labels = {int(label[0]): label.end() - 1 for label in re.finditer(r"\d+", lines[start])}
     assert len(labels) >= (count if count < 10 else min(count, 30) // 5) and 0 in labels
     left = len(f"{count - 1} t{count - 1} ")
@@ -175,7 +189,7 @@ def test_the_page_holds_the_weights_of_every_head_and_opens_on_the_one_that_was_
     weights, tokens = expected
     text, data = page_of(tmp_path / "page.html", *attend)
     assert data["tokens"] == tokens
-    assert f"The page opens on layer {data['layer']}, head {data['head']}: the head in which words single out" in text
+    assert f"The page opens on layer {data['layer']}, head {data['head']}: the head with the largest weights" in text
     close(data["weights"], weights, 0.5001 / 65535)
     for name in ("torch", "array_api_strict"):
         text, data = page_of(tmp_path / f"{name}.html", *attend, "--backend", name)
@@ -289,9 +303,12 @@ def test_a_missing_layer_or_head_is_refused_and_no_file_is_left(attend, option, 
     assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
 
 
-def test_an_empty_text_is_its_special_tokens_and_a_text_without_tokens_or_not_in_unicode_is_refused(tiny_model):
-    lines = ok("attend", "", "--model", tiny_model).splitlines()
-    assert [line.split()[1] for line in lines[3:]] == ["[CLS]", "[SEP]"]
+def test_an_empty_text_is_its_special_tokens_and_a_text_without_tokens_or_not_in_unicode_is_refused(tiny_model, tmp_path):
+    done = run("attend", "", "--model", tiny_model)
+    assert (done.exit_code, done.stderr) == (0, EMPTY)
+    assert [line.split()[1] for line in done.stdout.splitlines()[3:]] == ["[CLS]", "[SEP]"]
+    done = run("attend", " ", "--model", tiny_model, "--output", tmp_path / "maps.png")
+    assert (done.exit_code, done.stderr) == (0, EMPTY)
     edit(tiny_model / "tokenizer.json", post_processor=None)
     assert fails(1, "attend", "", "--model", tiny_model) == "error: the text '' has no tokens; expected at least one\n"
     message = "error: text cannot be written as UTF-8: surrogates not allowed at character 3\n"

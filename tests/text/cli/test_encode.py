@@ -61,7 +61,7 @@ ALL_NUMBERS = "all numbers: --output vectors.npy, or --output - for JSON"
 def test_without_an_output_a_summary_is_printed_that_says_how_to_get_the_numbers(encode, expected, tmp_path):
     (vector,) = expected(["a bird"])
     assert ok(*encode, "-t", "a bird").splitlines() == ["1 vector of 8 numbers, length 1.000", numbers(vector), ALL_NUMBERS]
-    texts = ["a bird", "the tree", "", "dawn", "at dawn"]
+    texts = ["a bird", "the tree", "sings", "dawn", "at dawn"]
     vectors, cut = expected(texts), expected(texts, truncate_dim=3)
     assert ok(*encode, *text_options(*texts)).splitlines() == [
         *("5 vectors of 8 numbers, length 1.000", *map(numbers, vectors[:3]), "  ...", ALL_NUMBERS)
@@ -80,9 +80,24 @@ def test_without_an_output_a_summary_is_printed_that_says_how_to_get_the_numbers
 def test_files_standard_input_and_texts_in_order(encode, expected, tmp_path):
     (tmp_path / "one").write_text("a bird\nthe tree\n")
     (tmp_path / "two").write_text("dawn")
-    texts = ["a bird", "the tree", "dawn", "sings", "", "at"]
-    out = ok(*encode, "--text", "", tmp_path / "one", tmp_path / "two", "-", "-t", "at", "-o", "-", stdin="sings\n")
+    texts = ["a bird", "the tree", "dawn", "sings", "bird", "at"]
+    out = ok(*encode, "--text", "bird", tmp_path / "one", tmp_path / "two", "-", "-t", "at", "-o", "-", stdin="sings\n")
     close(rows(out), expected(texts))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "texts", "note"),
+    [
+        (("-",), "a bird\n\ndawn\n", ["a bird", "", "dawn"], "1 of 3 texts is empty, and has a vector all the same\n"),
+        (("-",), "\n \na\n", ["", " ", "a"], "2 of 3 texts are empty, and have vectors all the same\n"),
+        (("-t", ""), None, [""], "1 of 1 text is empty, and has a vector all the same\n"),
+        (("-t", "a"), None, ["a"], ""),
+    ],
+)
+def test_empty_texts_have_vectors_and_standard_error_counts_them(encode, expected, arguments, stdin, texts, note):
+    done = run(*encode, *arguments, "-o", "-", stdin=stdin)
+    assert (done.exit_code, done.stderr) == (0, note)
+    close(rows(done.stdout), expected(texts))
 
 
 def test_a_pipe_can_be_read_as_a_file(encode, expected):
@@ -145,7 +160,7 @@ def test_prompts_and_cut_vectors(encode, tiny_model):
 
 
 def test_texts_are_printed_verbatim(encode):
-    texts = ["[red]a", "[/x] :b:", "", "w" * 500]
+    texts = ["[red]a", "[/x] :b:", " a", "w" * 500]
     assert ok(*encode, "-k", "1", *text_options(*texts)).splitlines()[::2] == texts
 
 
@@ -153,11 +168,11 @@ def test_texts_are_printed_verbatim(encode):
 
 
 def test_output_is_an_npy_file(encode, expected, tmp_path):
-    written = ok(*encode, "-t", "a bird", "-t", "", "--output", tmp_path / "x.npy")
+    written = ok(*encode, "-t", "a bird", "-t", "dawn", "--output", tmp_path / "x.npy")
     assert written == f"wrote {tmp_path / 'x.npy'}: 2 vectors of 8 numbers\n"
     vectors = np.load(tmp_path / "x.npy")
     assert vectors.dtype == np.float32
-    np.testing.assert_array_equal(vectors, expected(["a bird", ""]))
+    np.testing.assert_array_equal(vectors, expected(["a bird", "dawn"]))
     ok(*encode, "-t", "a", "-o", tmp_path / "x.npy")  # which is replaced
     np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), expected(["a"]))
     assert [path.name for path in tmp_path.glob("*x.npy*")] == ["x.npy"]
@@ -213,10 +228,11 @@ def test_a_folder_is_written_and_summed_up(encode, tmp_path):
     write(tmp_path / "x.jsonl", [*TEXTS, "a " * 20])
     command = (*encode, tmp_path / "*.jsonl", "--field", "text", "-o", tmp_path / "out")
     first, second = (ok(*command).splitlines() for _ in range(2))
-    assert first[0] == second[0] == f"wrote {tmp_path / 'out'}: 1 file of 24 vectors of 8 numbers"
+    assert first[0] == f"wrote {tmp_path / 'out'}: 1 file of 24 vectors of 8 numbers"
     assert first[1].startswith("24 texts in ")
-    assert first[2] == second[2] == "1 text is longer than 8 tokens, and was cut there"
-    assert second[1] == "24 of them had been written by an earlier run"
+    cut = "1 text is longer than 8 tokens, and was cut there"
+    assert first[2] == cut
+    assert second == [f"nothing was left to do: {tmp_path / 'out'} has 1 file of 24 vectors of 8 numbers", cut]
     manifest = json.loads((tmp_path / "out/_manifest.json").read_text())
     assert manifest["sources"][0]["path"] == "x.jsonl"
 
@@ -227,7 +243,7 @@ def test_a_whole_folder_starts_no_worker(encode, tmp_path, monkeypatch):
     command = (*encode, tmp_path / "x.txt", "-o", tmp_path / "out")
     ok(*command)
     monkeypatch.setitem(sys.modules, "distributed", None)
-    assert ok(*command, "--workers", "2").splitlines()[1] == "23 of them had been written by an earlier run"
+    assert ok(*command, "--workers", "2").startswith("nothing was left to do: ")
     (tmp_path / "out/_SUCCESS").unlink()
     assert "workers need distributed" in fails(1, *command, "--workers", "2")
 
@@ -243,11 +259,12 @@ def test_a_folder_lists_rows_without_texts(encode, tmp_path):
 
 @pyarrow
 def test_one_array_and_json_lines_come_from_the_same_files(encode, expected, tmp_path):
-    write(tmp_path / "x.parquet", TEXTS)
+    texts = [text for text in TEXTS if text.strip()]
+    write(tmp_path / "x.parquet", texts)
     command = (*encode, tmp_path / "x.parquet", "--column", "text")
     ok(*command, "-o", tmp_path / "x.npy")
-    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), expected(TEXTS))
-    close(rows(ok(*command, "-o", "-")), expected(TEXTS))
+    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), expected(texts))
+    close(rows(ok(*command, "-o", "-")), expected(texts))
 
 
 # other errors: exit code 1

@@ -252,9 +252,12 @@ def test_another_corpus_model_or_option_is_refused_with_what_differs(encode, tin
         ("options: precision was float32, now int8", {"precision": "int8"}),
         ("options: part_rows was 5, now 6", {"part_rows": 6}),
         ("options: id was None, now key", {"id": "key"}),
-        ("model: sha256 was", {"model": replace(tiny, pooling=replace(tiny.pooling, normalize=False))}),
-        ("sources: other contents in texts.jsonl (now texts.jsonl)", {"sources": tmp_path / "other" / "texts.jsonl"}),
-        ("sources: there were 1 files, now 2", {"sources": [tmp_path / "texts.jsonl"] * 2}),
+        (
+            "model: normalize was True, now False; model: sha256",
+            {"model": replace(tiny, pooling=replace(tiny.pooling, normalize=False))},
+        ),
+        ("sources: other contents in texts.jsonl. Give", {"sources": tmp_path / "other" / "texts.jsonl"}),
+        ("sources: 1 more file, texts.jsonl; rows", {"sources": [tmp_path / "texts.jsonl"] * 2}),
     ):
         refuses(mt.CorpusError, f"was begun with something else: {message}", encode, **options)
         assert contents(tmp_path / "out") == whole

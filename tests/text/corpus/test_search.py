@@ -5,7 +5,7 @@ import json
 import needs
 import numpy as np
 import pytest
-from command import fails, ok
+from command import fails, ok, run
 from tested_backends import BACKENDS
 from tiny_models import close, edit
 from written_texts import TEXTS, write
@@ -113,7 +113,7 @@ def encoded(tiny_model, tmp_path):
     """A folder with texts as lines and as a table, and their vectors as an array and as a folder with ids."""
     write(tmp_path / "x.txt", TEXTS)
     write(tmp_path / "x.parquet", TEXTS, [f"id {at}" for at in range(23)])
-    ok("encode", "-m", tiny_model, tmp_path / "x.txt", "-o", tmp_path / "x.npy")
+    run("encode", "-m", tiny_model, tmp_path / "x.txt", "-o", tmp_path / "x.npy")
     ok("encode", "-m", tiny_model, tmp_path / "x.parquet", "--column", "text", "--id", "key", "-o", tmp_path / "out")
     return tmp_path
 
@@ -125,9 +125,13 @@ def test_the_command_searches_an_array_and_a_folder(encoded, tiny_model):
     hits = mt.semantic_search(vectors, encoded / "x.npy", 2)
     for path, texts, name in ((encoded / "x.npy", "x.txt", "{}"), (encoded / "out", "x.parquet", "id {}")):
         ids = [[name.format(hit.id) for hit in row] for row in hits]
-        lines = ok(*command, path).splitlines()
+        done = run(*command, path)
+        lines = done.stdout.splitlines()
         assert lines[::3] == ["a bird sings", "dawn"]
         assert lines[1] == f"  {hits[0][0].score:.3f}  {ids[0][0]}"
+        note = "to print the texts too, name the files that were encoded: --texts FILE\n"
+        assert (done.exit_code, done.stderr) == (0, note)
+        assert not run(*command, path, "--json").stderr
         lines = ok(*command, path, "--texts", encoded / texts).splitlines()
         assert lines[1] == f"  {hits[0][0].score:.3f}  {ids[0][0]}  {TEXTS[hits[0][0].id]}"
         records = [json.loads(line) for line in ok(*command, path, "--texts", encoded / texts, "--json").splitlines()]
@@ -137,11 +141,29 @@ def test_the_command_searches_an_array_and_a_folder(encoded, tiny_model):
 
 
 @pyarrow
+def test_texts_that_are_not_those_of_the_vectors_are_refused(encoded, tiny_model):
+    write(encoded / "more.txt", [*TEXTS, "dawn"])
+    write(encoded / "few.parquet", TEXTS[:3], ["id 0", "id 1", "id 2"])
+    write(encoded / "other.parquet", TEXTS, [f"other {at}" for at in range(23)])
+    write(encoded / "one.txt", TEXTS[:1])
+    remedy = "give --texts the files that were encoded, in the same order\n"
+    for path, texts, message in (
+        ("x.npy", ["more.txt"], f"x.npy has 23 vectors, but {encoded / 'more.txt'} has 24 lines: {remedy}"),
+        ("x.npy", ["one.txt"], f"x.npy has 23 vectors, but {encoded / 'one.txt'} has 1 line: {remedy}"),
+        ("x.npy", ["x.txt", "more.txt"], f"x.npy has 23 vectors, but the 2 files of --texts have 47 lines: {remedy}"),
+        ("out", ["few.parquet"], f"out has 23 rows, but {encoded / 'few.parquet'} has 3 rows: {remedy}"),
+        ("out", ["other.parquet"], "has no text for it: "),
+    ):
+        named = [part for name in texts for part in ("--texts", encoded / name)]
+        assert message in fails(1, "search", "a bird", "-m", tiny_model, "--in", encoded / path, *named)
+
+
+@pyarrow
 def test_queries_have_their_prompt_and_are_cut_as_the_corpus_was(tiny_model, tmp_path):
     prompts = {"query": "a bird ", "document": "the tree "}
     edit(tiny_model / "config_sentence_transformers.json", prompts=prompts)
     encoder, model = mt.TextEncoder.from_pretrained(tiny_model), ("-m", tiny_model)
-    texts = [text for text in TEXTS if len(text.split()) < 5]
+    texts = [text for text in TEXTS if 0 < len(text.split()) < 5]
     write(tmp_path / "x.txt", texts)
     for out in ("out", "x.npy"):
         ok("encode", *model, tmp_path / "x.txt", "-o", tmp_path / out, "--prompt-name", "document", "--truncate-dim", "5")

@@ -69,6 +69,8 @@ def test_an_attribute_of_sentence_transformers_says_what_to_write(tiny, cross_fo
             _ = model.nothing
     assert ATTRIBUTES["get_sentence_embedding_dimension"] == "write dim, without parentheses" and tiny.dim == 8
     assert hasattr(tiny, "save_pretrained") and not hasattr(tiny, "save")
+    for name, value in {"prompts": {"query": "", "document": ""}, "default_prompt_name": None, "truncate_dim": None}.items():
+        assert ATTRIBUTES[name] == f"write encoder.settings.{name}" and getattr(tiny.settings, name) == value
 
 
 def test_a_function_of_sentence_transformers_says_what_to_write():

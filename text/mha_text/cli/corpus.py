@@ -52,9 +52,11 @@ def _cluster(client: Any) -> str:
 
 def _summarise(report: CorpusReport, output: Path, folder: Path) -> None:
     where = f"{report.parts} file{'s' * (report.parts != 1)} of " if output == folder else ""
-    print(f"wrote {output}: {where}{report.texts} vectors of {report.dim} numbers")
+    vectors = f"{where}{report.texts} vectors of {report.dim} numbers"
     encoded, workers = report.texts - report.reused, report.workers
-    if report.reused:
+    is_whole = output == folder and report.reused and not encoded
+    print(f"nothing was left to do: {output} has {vectors}" if is_whole else f"wrote {output}: {vectors}")
+    if report.reused and not is_whole:
         print(f"{report.reused} of them had been written by an earlier run")
     if encoded:
         rate = encoded / max(report.seconds, 1e-9)

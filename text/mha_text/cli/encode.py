@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mha_core import MhaError
+from mha_core.cli.tables import prose_console
 
 from ..corpus.records import LINES
 from ..corpus.rows import Columns, Row, Span
@@ -50,7 +51,15 @@ def run(
     an ``output``, a summary is printed. ``options`` are those of ``TextEncoder.stream``.
     """
     kept: list[str] = []
-    all_texts: Iterable[str] = chain(_texts(sources, columns), texts)
+    empty = 0
+
+    def watched(texts: Iterable[str]) -> Iterator[str]:
+        nonlocal empty
+        for text in texts:
+            empty += not text.strip()
+            yield text
+
+    all_texts: Iterable[str] = watched(chain(_texts(sources, columns), texts))
     if similar:
         all_texts = _keep(all_texts, kept)
     if all(source.path.is_file() for source in sources):
@@ -80,6 +89,9 @@ def run(
                 batches.append(batch)
         if similar and batches:
             similar(encoder.backend.xp, kept, batches)
+    if empty:
+        what = "is empty, and has a vector" if empty == 1 else "are empty, and have vectors"
+        prose_console(stderr=True).print(f"{empty} of {count} text{'s' * (count != 1)} {what} all the same")
     if output not in (None, "-"):
         print(f"wrote {output}: {count} vector{'s' * (count != 1)} of {none.shape[1]} numbers")
 

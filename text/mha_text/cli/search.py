@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,10 @@ from rich.text import Text
 
 from mha_core.cli.tables import prose_console
 
-from ..corpus.errors import CorpusError
+from ..corpus.errors import CorpusError, shortened
 from ..corpus.rows import Columns
 from ..corpus.search import Hit, semantic_search
-from ..corpus.sources import find, numbered_rows, whole
+from ..corpus.sources import FORMATS, Source, find, numbered_rows, whole
 from ..corpus.stored import stored_vectors
 from ..models.files import ModelError
 from ..models.text_encoder import TextEncoder
@@ -51,12 +51,29 @@ def run(
     if not all(map(math.isfinite, encoder.backend.to_numpy(vectors).ravel().tolist())):
         raise ModelError("the vectors of the queries have NaN or infinity: the model's weights or its dtype are at fault")
     results = semantic_search(vectors, stored, top_k)
-    named = {hit.id for hits in results for hit in hits}
-    rows = (row for _, _, row in numbered_rows(map(whole, sources), columns))
-    known = {
-        id: row.text for at, row in enumerate(rows) if (id := at if columns.id is None else row.id) in named and not row.reason
-    }
+    ids = {hit.id for hits in results for hit in hits}
+    known = _texts_of(ids, sources, columns, corpus, stored.rows) if sources else {}
     show_hits("query", zip(queries, results, strict=True), known, as_json=as_json)
+    if ids and not (sources or as_json):
+        prose_console(stderr=True).print("to print the texts too, name the files that were encoded: --texts FILE")
+
+
+def _texts_of(ids: Collection[Any], sources: Sequence[Source], columns: Columns, corpus: Path, count: int) -> dict[Any, str]:
+    """Return the texts with these ids. Raises CorpusError unless the files have ``count`` rows, and all the ids."""
+    texts, at = {}, -1
+    for at, (_, _, row) in enumerate(numbered_rows(map(whole, sources), columns)):
+        id = at if columns.id is None else row.id
+        if id in ids and not row.reason:
+            texts[id] = row.text
+    files, has = (str(sources[0].path), "has") if len(sources) == 1 else (f"the {len(sources)} files of --texts", "have")
+    remedy = "give --texts the files that were encoded, in the same order"
+    if at + 1 != count:
+        what, unit = "rows" if corpus.is_dir() else "vectors", f"{FORMATS[sources[0].format].unit}{'s' * (at != 0)}"
+        raise CorpusError(f"{corpus} has {count} {what}, but {files} {has} {at + 1} {unit}: {remedy}")
+    for id in ids:
+        if id not in texts:
+            raise CorpusError(f"{corpus} has a vector for {shortened(repr(id))}, but {files} {has} no text for it: {remedy}")
+    return texts
 
 
 def show_hits(

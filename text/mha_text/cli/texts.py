@@ -107,7 +107,7 @@ def encode(
     has_file = output not in (None, "-")
     is_folder = has_file and _is_folder(str(output))
     in_parts = is_folder or workers is not None or scheduler is not None
-    only_in_folders = f"is for a folder of vectors; add --output vectors/, not {output}"
+    only_in_folders = f"is for a folder of vectors; add --output vectors/{'' if output is None else f', not {output}'}"
     for is_wrong, name, message in (
         (not files and not text, "FILE", "no texts; give FILE..., - for standard input, or --text T"),
         (
@@ -216,8 +216,8 @@ def attend(
             "--head",
             metavar="N|mean",
             parser=_head,
-            help="Head, from 0, or the mean of all, by default of the last layer. Default: the head in which words single out "
-            "another word most; in a picture, all.",
+            help="Head, from 0, or the mean of all, by default of the last layer. Default: the head with the largest weights "
+            "between words that are not neighbours; in a picture, all.",
         ),
     ] = None,
     token: Annotated[

@@ -14,6 +14,7 @@ from typing import Any
 
 from mha_core.shared import atomic_file, lock, remove_left_over
 
+from .differences import differences
 from .errors import CorpusError, shortened
 from .parquet import pyarrow
 from .precision import PRECISIONS
@@ -88,7 +89,7 @@ def begin(folder: Path, manifest: Mapping[str, Any]) -> None:
         begun = read(folder)
         if begun != manifest:
             raise CorpusError(
-                f"{folder} was begun with something else: {'; '.join(_differences(begun, manifest))}. "
+                f"{folder} was begun with something else: {'; '.join(differences(begun, manifest))}. "
                 "Give another folder, or remove this one"
             )
     elif any(folder.iterdir()):
@@ -141,29 +142,3 @@ def _check(path: Path, values: Mapping[str, Any], types: Mapping[str, Any], pref
         if not isinstance(value, kind) or isinstance(value, bool) or (isinstance(value, int) and value < 0):
             what = "is missing" if value is ... else f"is {shortened(repr(value))}"
             raise CorpusError(f"{path}: {prefix}{name} {what}; mha encode did not write this; give another folder")
-
-
-def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
-    """Yield in words what differs between two manifests."""
-    for name in ("model", "options"):
-        before, now = old[name], new[name]
-        for key in {**before, **now}:
-            if before.get(key) != now.get(key):
-                yield f"{name}: {shortened(str(key))} was {shortened(str(before.get(key)))}, now {now.get(key)}"
-    yield from _other_sources(old["sources"], new["sources"])
-    for key in ("rows", "dim", "parts"):
-        if old[key] != new[key]:
-            yield f"{key} was {old[key]}, now {new[key]}"
-
-
-def _other_sources(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> Iterator[str]:
-    if len(old) != len(new):
-        yield f"sources: there were {len(old)} files, now {len(new)}"
-    pairs = zip(old, new, strict=False)
-    changed = [
-        f"{shortened(str(before.get('path') if isinstance(before, dict) else before))} (now {now['path']})"
-        for before, now in pairs
-        if before != now
-    ]
-    if changed:
-        yield f"sources: other contents in {', '.join(changed[:3])}" + (f" and {len(changed) - 3} more" if changed[3:] else "")

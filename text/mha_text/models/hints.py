@@ -98,7 +98,7 @@ ATTRIBUTES: Mapping[str, str] = {
         ("save_to_hub", "push_to_hub"), "write save_pretrained(path), and upload the directory with huggingface_hub"
     ),
     **dict.fromkeys(("truncate_sentence_embeddings", "truncate_embeddings"), "give encode a truncate_dim="),
-    **{name: f"write settings.{name}" for name in ("prompts", "default_prompt_name", "truncate_dim")},
+    **{name: f"write encoder.settings.{name}" for name in ("prompts", "default_prompt_name", "truncate_dim")},
     "save": "write save_pretrained(path)",
     "forward": "call the model itself",
     "eval": "nothing is dropped out unless it is asked for, leave it out",

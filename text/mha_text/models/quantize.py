@@ -87,7 +87,10 @@ def _ranges(xp: Namespace, precision: str, vectors: Array, d: int) -> Array:
     if vectors.shape[-1] != d or vectors.ndim > 2:
         raise ValueError(f"calibration_embeddings has shape {tuple(vectors.shape)}; expected (m, {d})")
     if vectors.ndim == 1 or vectors.shape[0] == 1:
-        raise ValueError(f"{precision} needs the range of each number, which one vector does not have: give ranges")
+        raise ValueError(
+            f"{precision} needs the range of each number, which one vector does not have: "
+            f"write mt.quantize_embeddings(encoder.encode(texts), {precision!r}, ranges=...)"
+        )
     if vectors.shape[0] == 0:
         return xp.zeros((2, d), dtype=xp.float32, device=device_of(vectors))
     return xp.stack([xp.min(vectors, axis=0), xp.max(vectors, axis=0)])

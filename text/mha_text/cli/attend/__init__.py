@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import Path
 
+from mha_core.cli.tables import prose_console
 from mha_core.shared import atomic_file
 
 from .maps import Choice, Head, attention_maps
@@ -22,6 +23,7 @@ def run(
 
         maps = attention_maps(text, model, backend)
         terminal.show(maps, Choice.of(maps, layer, head))
+        _note_an_empty_text(text)
         return
     path = Path(output)
     with atomic_file(path) as file:
@@ -30,3 +32,9 @@ def run(
         writer.write(maps, Choice.of(maps, layer, head, token), file)
     layers, heads, tokens, _ = maps.weights.shape
     print(f"wrote {output}: {tokens} tokens in {layers} layers of {heads} heads")
+    _note_an_empty_text(text)
+
+
+def _note_an_empty_text(text: str) -> None:
+    if not text.strip():
+        prose_console(stderr=True).print("the text is empty: its tokens are special ones")

@@ -80,11 +80,13 @@ class Choice:
                 raise NoSuchHead(f"--{name} is {asked}; the model has {name}s 0 to {count - 1}")
         return cls(layer, head, None if token is None else _place(token, maps.tokens))
 
-    def reason(self) -> str:
+    def reason(self, maps: AttentionMaps) -> str:
         """Return why ``one`` chooses what it does; "" if nothing is left to choose."""
-        if self.head is None:
-            return f"the head{'' if self.layer is None else ' of this layer'} in which words single out another word most"
-        return "" if self.layer is not None or self.head == "mean" else "the layer in which words single out another word most"
+        if self.head == "mean" or None not in (self.layer, self.head):
+            return ""
+        what = "layer" if self.layer is None and self.head is not None else "head"
+        of = " of this layer" if self.layer is not None else ""
+        return f"the {what}{of} with the largest weights{_pairs(maps)[0]}"
 
     def one(self, maps: AttentionMaps) -> tuple[int, Head]:
         """Return a single layer and head: where one was not chosen, the most telling; of a mean, the last layer."""
@@ -109,18 +111,30 @@ def _place(token: str, tokens: tuple[str, ...]) -> int:
 
 
 def telling(maps: AttentionMaps) -> Any:
-    """Return how much the words of each head single out another word, as (layers, heads).
+    """Return how large the weights between words are in each head, as (layers, heads).
 
     It is the largest weight that a word gives to a word which is not next to it, averaged over all words. Special tokens and
     punctuation are no words. A text without such pairs is judged by neighbours too, and one without two words by all tokens.
     """
     xp = maps.weights.__array_namespace__()
+    _, allowed = _pairs(maps)
+    return xp.where(allowed, maps.weights, 0).max(axis=-1)[..., allowed.any(axis=-1)].mean(axis=-1)
+
+
+def _pairs(maps: AttentionMaps) -> tuple[str, Any]:
+    """Return the pairs of tokens by whose weights a head is judged, in words and as booleans (L, L)."""
+    xp = maps.weights.__array_namespace__()
     is_word = [any(map(str.isalnum, token)) and not out for token, out in zip(maps.tokens, maps.special, strict=True)]
     word, at = xp.asarray(is_word), xp.arange(len(is_word))
     distance = xp.abs(at[:, None] - at[None, :])
     pairs = word[:, None] & word[None, :]
-    allowed = next((each for each in (pairs & (distance > 1), pairs & (distance > 0)) if each.any()), distance >= 0)
-    return xp.where(allowed, maps.weights, 0).max(axis=-1)[..., allowed.any(axis=-1)].mean(axis=-1)
+    for name, allowed in (
+        (" between words that are not neighbours", pairs & (distance > 1)),
+        (" between words", pairs & (distance > 0)),
+    ):
+        if allowed.any():
+            return name, allowed
+    return "", distance >= 0
 
 
 def attention_maps(text: str, model: str, backend: str | None) -> AttentionMaps:

@@ -22,7 +22,7 @@ class LargePageWarning(UserWarning):
 def write(maps: AttentionMaps, choice: Choice, file: BinaryIO) -> None:
     """Write a self-contained HTML page that opens on the choice, by default the most telling head, with no token selected."""
     layer, head = choice.one(maps)
-    choice_text = choice.reason() and f"layer {layer}, head {head}: {choice.reason()}"
+    choice_text = (reason := choice.reason(maps)) and f"layer {layer}, head {head}: {reason}"
     page = render(
         Path(__file__).parent, maps=maps, data=_data(maps, layer, head, choice.token), choice_text=choice_text
     ).encode("utf-8")

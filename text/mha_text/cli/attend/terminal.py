@@ -32,11 +32,12 @@ def show(maps: AttentionMaps, choice: Choice, console: Console | None = None) ->
     weights = maps.of(layer, head)
     wrapped = not console.is_terminal  # a terminal would break words
     console.print(Text(_encodable(_title(maps, layer, head), console)), soft_wrap=wrapped)
-    legend = "; ".join(filter(None, ("each row attends to the columns", choice.reason())))
+    colour = None if console.no_color else _COLOURS.get(str(console.color_system))
+    digits = "" if colour else "digits are tenths of a weight"
+    legend = "; ".join(filter(None, ("each row attends to the columns", digits, choice.reason(maps))))
     console.print(Text(legend, style="dim"), soft_wrap=wrapped)
 
     count = len(maps.tokens)
-    colour = None if console.no_color else _COLOURS.get(str(console.color_system))
     zero, cut = (".", "~") if console.options.ascii_only else ("·", "…")
     tokens = [_encodable(token, console) for token in maps.tokens]
     label = min(_LABEL, max(cell_len(token) for token in tokens))
