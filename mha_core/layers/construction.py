@@ -81,14 +81,16 @@ def _renamed(function: FunctionType, name: str) -> FunctionType:
     return renamed
 
 
-def _check_class(cls: type) -> None:
+def _check_class(cls: Any) -> None:
     """Raise TypeError for a class that holds something and is not a dataclass: its arrays would be found nowhere."""
     for kind in cls.__mro__[: cls.__mro__.index(Constructed)]:
         members = vars(kind)
         if "__dataclass_fields__" in members or not issubclass(kind, Constructed):
             continue
         annotations = members.get("__annotations__", {}).values()
-        holds = any("ClassVar" not in str(each) for each in annotations) or ("__init__" in members and not getattr(kind, "__dataclass_fields__", {}))
+        holds = any("ClassVar" not in str(each) for each in annotations) or (
+            "__init__" in members and not getattr(kind, "__dataclass_fields__", {})
+        )
         if holds or any(is_array(each) or isinstance(each, Constructed) for each in members.values()):
             raise TypeError(
                 f"{kind.__name__} derives from mha.Layer: write @dataclass(frozen=True, eq=False) above the class, and its "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ..algebra.arrays import Array
@@ -22,7 +22,7 @@ class Dropout:
 
     rate: float
     """The share of elements that the caller dropped."""
-    keeps: Mapping[str, Array] = field(default_factory=dict)
+    keeps: Mapping[str, Array] | None = None
     """Booleans, True to keep, by the name of the sublayer whose output they apply to, such as ``"feed_forward"`` of a layer or
     ``"layers.0.feed_forward"`` of a stack. A sublayer that is not named follows the seed, and without one keeps everything."""
     seed: int | None = None
@@ -37,7 +37,7 @@ class Dropout:
             checked_seed(self.seed)
         elif self.weights:
             raise ValueError(f"Dropout(weights={self.weights}) has no seed; attention weights are dropped by one")
-        elif not self.keeps and checked_rate(self.rate):
+        elif self.keeps is None and checked_rate(self.rate):
             raise ValueError(f"Dropout({self.rate}) has neither seed nor keeps, and would drop nothing; give seed=")
 
     def check(self, names: Iterable[str], group: object = None) -> None:
@@ -45,19 +45,19 @@ class Dropout:
         if group is not None and self.seed is not None:
             raise ValueError("dropout by a seed would be the same on all ranks: give keeps= for this rank's part")
         known = list(names)
-        if unknown := sorted(set(self.keeps) - set(known)):
+        if unknown := sorted(set(self.keeps or ()) - set(known)):
             raise ValueError(f"dropout has keeps for {', '.join(unknown)}; expected some of {', '.join(known)}")
 
     def within(self, prefix: str) -> Dropout | None:
         """Return the dropout of the names that start with a prefix, without the prefix; None if nothing there is dropped."""
-        keeps = {name.removeprefix(prefix): x for name, x in self.keeps.items() if name.startswith(prefix)}
+        keeps = {name.removeprefix(prefix): x for name, x in (self.keeps or {}).items() if name.startswith(prefix)}
         if self.seed is None:
             return Dropout(self.rate, keeps) if keeps else None
         return Dropout(self.rate, keeps, named_seed(self.seed, prefix), self.weights)
 
     def __call__(self, name: str, y: Array) -> Array:
         """Return the output of a sublayer after dropout."""
-        keep = self.keeps.get(name)
+        keep = (self.keeps or {}).get(name)
         if keep is None:
             if self.seed is None:
                 return y

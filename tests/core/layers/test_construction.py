@@ -140,8 +140,10 @@ test_a_dropout_that_is_none_is_refused = refusals(
 )
 
 
-def test_a_rate_of_zero_needs_no_seed():
-    np.testing.assert_array_equal(ENCODER(X, dropout=mha.Dropout(0.0)), ENCODER(X))
+def test_a_rate_of_zero_and_choices_that_name_no_sublayer_need_no_seed():
+    undropped = LAYER(X, dropout=mha.Dropout(0.0))
+    np.testing.assert_allclose(undropped, LAYER(X), atol=1e-6)
+    np.testing.assert_array_equal(LAYER(X, dropout=mha.Dropout(0.5, {})), undropped)
 
 
 def test_layers_without_a_keep_have_no_dropout():

@@ -14,7 +14,7 @@ import corpus_kills
 import needs
 import numpy as np
 import pytest
-from command import COMMAND, fails, ok, run
+from command import COMMAND, fails, run
 from corpus_kills import contents, table, write_corpus
 from processes import printed
 from project import ROOT
@@ -310,7 +310,7 @@ def test_the_command_runs_on_a_cluster_and_prints_where_to_watch_it(client, fold
     done = run(*arguments(folder, tmp_path / "x.npy", "--scheduler", client.scheduler.address))
     assert done.stderr == f"2 workers with 2 threads; dashboard: {client.dashboard_link}\n"
     assert done.stdout.startswith(f"wrote {tmp_path / 'x.npy'}: 800 vectors of 8 numbers\n800 texts in ")
-    ok(*arguments(folder, tmp_path / "y.npy"))
+    run(*arguments(folder, tmp_path / "y.npy"))
     close(np.load(tmp_path / "x.npy"), np.load(tmp_path / "y.npy"))
     assert sorted(os.listdir(tmp_path)) == ["x.npy", "y.npy"], "the parts are removed"
 
