@@ -88,9 +88,7 @@ def _check_class(cls: Any) -> None:
         if "__dataclass_fields__" in members or not issubclass(kind, Constructed):
             continue
         annotations = members.get("__annotations__", {}).values()
-        holds = any("ClassVar" not in str(each) for each in annotations) or (
-            "__init__" in members and not getattr(kind, "__dataclass_fields__", {})
-        )
+        holds = any("ClassVar" not in str(each) for each in annotations) or ("__init__" in members and not fields(kind))
         if holds or any(is_array(each) or isinstance(each, Constructed) for each in members.values()):
             raise TypeError(
                 f"{kind.__name__} derives from mha.Layer: write @dataclass(frozen=True, eq=False) above the class, and its "

@@ -21,6 +21,7 @@ struct Held {
 // comes first, and says how many there are.
 bool read_lines(PyObject* x, const char* name, bool written, Held& held, Lines& l, float** to, ptrdiff_t* step);
 
+PyObject* exponentials(PyObject*, PyObject* const* x, Py_ssize_t count);
 PyObject* lines(PyObject*, PyObject* const* x, Py_ssize_t count);
 PyObject* call_pack_int8(PyObject*, PyObject* const* x, Py_ssize_t count);
 PyObject* call_linear_int8(PyObject*, PyObject* const* x, Py_ssize_t count);

@@ -11,7 +11,6 @@
 #include "buffers.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "arguments.h"
 #include "attend.h"
@@ -75,7 +74,7 @@ PyObject* plan(PyObject*, PyObject* arguments) {
     if (PyErr_Occurred()) return nullptr;
     Problem* kept = (Problem*)malloc(sizeof p);
     if (!kept) return PyErr_NoMemory();
-    memcpy(kept, &p, sizeof p);
+    *kept = p;
     return PyCapsule_New(kept, "mha_native.plan", free_plan);
 }
 
@@ -157,17 +156,6 @@ PyObject* use_level(PyObject*, PyObject* name) {
     return PyUnicode_FromString(level->name);
 }
 
-PyObject* exponentials(PyObject*, PyObject* const* x, Py_ssize_t count) {
-    if (count != 2) return PyErr_Format(PyExc_TypeError, "exponentials takes 2 arguments, not %zd", count);
-    Held held;
-    Py_buffer *from = held.add(x[0], PyBUF_C_CONTIGUOUS), *to = held.add(x[1], PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
-    if (!from || !to) return nullptr;
-    if (from->len != to->len || from->len % 64 || from->format[0] != 'f' || to->format[0] != 'f')
-        return PyErr_Format(PyExc_ValueError, "exponentials: expected two arrays of 16 n float32 numbers");
-    chosen->exponentials((const float*)from->buf, (float*)to->buf, from->len / 4);
-    Py_RETURN_NONE;
-}
-
 PyObject* xla_handlers(PyObject*, PyObject*) {
     if (!mha::xla_handlers[0]) Py_RETURN_NONE;
     void* const* handlers = mha::xla_handlers;
@@ -180,7 +168,7 @@ PyMethodDef methods[] = {
     {"attend_vjp", (PyCFunction)(void (*)(void))attend_vjp, METH_FASTCALL, "Write the gradients of attention."},
     {"is_worth_threads", is_worth_threads, METH_O, "Return whether a call is computed on several threads."},
     {"use_level", use_level, METH_O, "Compute with this level of vector instructions, None: the best; return its name."},
-    {"exponentials", (PyCFunction)(void (*)(void))exponentials, METH_FASTCALL, "Write 2^x, as the kernel computes it."},
+    {"exponentials", (PyCFunction)(void (*)(void))mha::exponentials, METH_FASTCALL, "Write 2^x, as the kernel computes it."},
     {"lines", (PyCFunction)(void (*)(void))mha::lines, METH_FASTCALL, "Write GELU, its gradient, or a norm of rows to y."},
     {"pack_int8", (PyCFunction)(void (*)(void))call_pack_int8, METH_FASTCALL, "Return an int8 weight in another order."},
     {"linear_int8", (PyCFunction)(void (*)(void))call_linear_int8, METH_FASTCALL, "Write x w + b, of packed weights, to y."},

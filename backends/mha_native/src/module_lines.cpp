@@ -1,6 +1,7 @@
-// GELU, its gradient and norms as a function of Python:
+// Functions of Python on rows of numbers: GELU, its gradient and norms, and 2^x as attention computes it.
 //
 //     lines(what, x, a, bias, eps, y) -> None
+//     exponentials(x, y) -> None
 #include "buffers.h"
 
 #include "arguments.h"
@@ -44,6 +45,17 @@ PyObject* lines(PyObject*, PyObject* const* x, Py_ssize_t count) {
     PyThreadState* state = PyEval_SaveThread();
     chosen->lines(l);
     PyEval_RestoreThread(state);
+    Py_RETURN_NONE;
+}
+
+PyObject* exponentials(PyObject*, PyObject* const* x, Py_ssize_t count) {
+    if (count != 2) return PyErr_Format(PyExc_TypeError, "exponentials takes 2 arguments, not %zd", count);
+    Held held;
+    Py_buffer *from = held.add(x[0], PyBUF_C_CONTIGUOUS), *to = held.add(x[1], PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
+    if (!from || !to) return nullptr;
+    if (from->len != to->len || from->len % 64 || from->format[0] != 'f' || to->format[0] != 'f')
+        return PyErr_Format(PyExc_ValueError, "exponentials: expected two arrays of 16 n float32 numbers");
+    chosen->exponentials((const float*)from->buf, (float*)to->buf, from->len / 4);
     Py_RETURN_NONE;
 }
 

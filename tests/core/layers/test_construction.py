@@ -33,8 +33,12 @@ test_sizes_are_refused_where_layers_and_arrays_are_expected = refusals(
             "attention of EncoderLayer is 16; expected MultiHeadAttention: write EncoderLayer.init(": lambda: mha.EncoderLayer(
                 16
             ),
-            "w_q of MultiHeadAttention is 512; expected an array: write MultiHeadA": lambda: mha.MultiHeadAttention(512, 8),
-            "w_1 of FeedForward is 16; expected an array: write FeedForward.init(": lambda: mha.FeedForward(16, 32),
+            "w_q of MultiHeadAttention is 512; expected an array or Int8Weight: write MultiHeadA": lambda: (
+                mha.MultiHeadAttention(512, 8)
+            ),
+            "w_1 of FeedForward is 16; expected an array or Int8Weight: write FeedForward.init(": lambda: mha.FeedForward(
+                16, 32
+            ),
             "weight of LayerNorm is 16; expected an array or None: write LayerNorm.init(": lambda: mha.LayerNorm(16),
             "cos of Rotary is 16; expected an array: write Rotary.init(": lambda: mha.Rotary(16, 8, False),
             "MultiHeadAttention() takes w_q, ...and no d_model: write Mult": lambda: mha.MultiHeadAttention(d_model=8, **HEADS),
