@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -76,16 +76,24 @@ def markdown(rows: Sequence[Row], results: Mapping[str, Any], picture: str) -> s
         f"![The ratio, the goal and the limit of each backend in each case; the tables have the numbers]({picture})",
         "## Ratios to other libraries",
         "Goals are in parentheses: the greatest ratio that meets them. A ratio that misses its goal is bold.",
-        _ratios(rows),
+        *_ratios(rows),
         "## Times",
         reports.table(("case", "backend", "quartiles", "time", "other's time", "of the limit"), map(_times, rows), left=2),
         *(f"{row.case}, {row.backend}: {row.wrong}" for row in rows if row.wrong),
     )
 
 
-def _ratios(rows: Sequence[Row]) -> str:
+def _ratios(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield tables that a phone can show, and what they are of: backends alone, then with each level of the compiled plugin."""
+    backends = dict.fromkeys(row.backend for row in rows)
+    for level in dict.fromkeys(name.partition("+")[2] for name in backends):
+        names = [name for name in backends if name.partition("+")[2] == level]
+        yield f"### With mha-{level}" if level else "### Backends alone"
+        yield _table_of_ratios([row for row in rows if row.backend in names], names)
+
+
+def _table_of_ratios(rows: Sequence[Row], backends: Sequence[str]) -> str:
     """Return a table with a line for each case and a column for each backend."""
-    backends = list(dict.fromkeys(row.backend for row in rows))
     cases: dict[tuple[str, str], dict[str, str]] = {(row.case, row.peer): {} for row in rows}
     for row in rows:
         goal = "" if row.goal is None else f" ({row.goal:.2f})"
@@ -94,7 +102,7 @@ def _ratios(rows: Sequence[Row]) -> str:
     lines = [
         (f"{case},<br>{peer}", *(by_backend.get(name, "") for name in backends)) for (case, peer), by_backend in cases.items()
     ]
-    return reports.table(("case, and the other library", *backends), lines, left=1)
+    return reports.table(("case, and the other library", *(name.partition("+")[0] for name in backends)), lines, left=1)
 
 
 def _times(row: Row) -> tuple[str, ...]:
