@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from numbers import Integral
 from typing import Any
 
@@ -64,16 +65,17 @@ class LoadedBackend:
         return self.xp.broadcast_to(self.xp.zeros((), dtype=dtype, device=device), shape)
 
     @cached_property
-    def warns(self) -> bool:
-        """Whether the library warns of overflow and inf - inf, as NumPy does."""
-        return hasattr(self.xp, "errstate")
+    def quiet(self) -> Callable[[], AbstractContextManager[Any]]:
+        """What makes a context without warnings of overflow and inf - inf, which NumPy gives; nullcontext for others."""
+        errstate = getattr(self.xp, "errstate", None)
+        return nullcontext if errstate is None else partial(errstate, all="ignore")
 
     def has_nan(self, x: Any) -> bool:
         """Return whether an array contains NaN, or perhaps both infinities.
 
         A sum takes less time than a search, but may warn. A maximum could do both, but XLA's leaves NaN out of long arrays.
         """
-        if self.warns:
+        if self.quiet is not nullcontext:
             return bool(self.xp.any(self.xp.isnan(x)))
         total = self.xp.sum(x)
         return bool(total != total)

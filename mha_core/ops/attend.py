@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -233,10 +232,9 @@ def _finds_nan(p: AttentionProblem) -> bool:
 
 def _algebra(backend: LoadedBackend) -> Callable[[AttentionProblem], AttentionState]:
     """Return the algebra, which gives infinity and NaN for infinity and NaN, where NumPy would also warn of inf - inf."""
-    quiet = _quiet(backend)
 
     def computed(p: AttentionProblem) -> AttentionState:
-        with quiet():
+        with backend.quiet():
             return algebra.attention_state(p)
 
     return computed
@@ -244,21 +242,15 @@ def _algebra(backend: LoadedBackend) -> Callable[[AttentionProblem], AttentionSt
 
 def _independent(backend: LoadedBackend, run: Callable[..., Any], again: Callable[..., AttentionState]) -> Callable[..., Any]:
     """Return a function that computes attention by ``run``, and if the result has NaN, once more by ``again``."""
-    quiet = _quiet(backend)
 
     def computed(*arguments: Any) -> Any:
         state = run(*arguments)
         if not isinstance(state, AttentionState) or not backend.has_nan(state.out):
             return state
-        with quiet():
+        with backend.quiet():
             return again(*arguments)
 
     return computed
-
-
-def _quiet(backend: LoadedBackend) -> Callable[[], AbstractContextManager[Any]]:
-    """Return what makes a context without warnings of overflow and inf - inf, which NumPy gives."""
-    return partial(backend.xp.errstate, all="ignore") if backend.warns else nullcontext
 
 
 def _run_prepared(prepared: Callable[..., AttentionState], p: AttentionProblem) -> AttentionState:

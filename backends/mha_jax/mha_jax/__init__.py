@@ -38,6 +38,7 @@ def mha_backends():
 def mha_kernels():
     for op, features in FEATURES.items():
         yield Kernel("jax", op, "scan", 1, f"mha_jax.scan:{op}", handles=features, supports="mha_jax.scan:supports")
+    yield Kernel("jax", "linear_int8", "inference", 1, "mha_jax.int8:linear_int8")
 
 
 @hookimpl
