@@ -225,7 +225,7 @@ def _finds_nan(p: AttentionProblem) -> bool:
     demand = demands.get()
     if demand.alone or dict(demand.kernels).get("attention", ALGEBRA) != ALGEBRA:
         return False
-    if not p.structure.features or p.asked & STATE_FEATURES - {"gradient"}:
+    if not p.structure.features or p.asked & STATE_FEATURES - {"gradient"} or 0 in (*p.rows_shape, p.value.shape[-1]):
         return False
     return all(x is None or in_host_memory(x) for x in (p.query, p.key, p.value, p.sink, *arrays_inside(p)))
 

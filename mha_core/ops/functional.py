@@ -29,7 +29,7 @@ def linear(x: Array, w: Weight, b: Array | None = None) -> Array:
     >>> mha.linear(np.ones((1, 2)), np.eye(2), np.ones(2))
     array([[2., 2.]])
     """
-    return linear_int8(x, w, b) if isinstance(w, Int8Weight) else _linear(x, w, b)
+    return linear_int8(x, w, b) if type(w) is Int8Weight else _linear(x, w, b)
 
 
 def _check_linear(x: Array, w: Array, b: Array | None) -> None:

@@ -60,8 +60,9 @@ def check_keywords(name: str, parameters: Iterable[str], given: Iterable[str], h
 
 def hinted(function: F, hints: Mapping[str, str]) -> F:
     """Return a function whose errors about unknown keywords say what to write."""
-    parameters = inspect.signature(function).parameters
-    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+    code = function.__code__  # inspect.signature would take most of the time of importing this
+    parameters = frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+    if code.co_flags & inspect.CO_VARKEYWORDS:
         return function  # it takes every keyword
 
     @wraps(function)
