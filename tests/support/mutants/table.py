@@ -116,7 +116,7 @@ ELSEWHERE = {f"mha_core.algebra.{module}": tuple(names.split()) for module, name
 
 LEFT_OUT = {
     "mha_core.algebra.rounding": "bounds for verify, which no answer depends on",
-    "mha_core.algebra.outline": "no kernel: the arrays of a record, by which kernels for JAX are compiled, which test_outline judges",
+    "mha_core.algebra.outline": "no kernel: the arrays of a record, by which kernels for JAX are compiled",
     "mha_core.algebra.parts": "no kernel: parts of a problem for many processes, which test_parts judges",
     "mha_numpy.bfloat16": "the namespace, which test_namespace judges",
     "mha_numpy.blas": "the number of threads of the library, and speed",
