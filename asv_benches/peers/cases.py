@@ -104,8 +104,8 @@ def _attention(
     return Case(name, problem, peer, goals[0] if isinstance(goals[0], dict) else _goals(*goals), open)
 
 
-MEASURED: dict[str, float | None] = dict.fromkeys(name for name in KNOWN if not name.endswith("avx2"))
-"""All contenders on the best level, without goals."""
+MEASURED: dict[str, float | None] = dict.fromkeys((*BACKENDS, *(f"{backend}+native" for backend in BACKENDS)))
+"""The backends, alone and with the compiled plugin on its best level, without goals."""
 SIZES = ("8x8x512x64", "8x8x512x64, causal", "1x8x2048x64", "1x8x2048x64, causal", "32x12x128x32")
 CASES = (
     _attention("attention 8x8x512x64", 1.00, 1.02, 0.37, 0.72),

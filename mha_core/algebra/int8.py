@@ -98,8 +98,9 @@ def rounded(xp: Namespace, x: Array, axis: int) -> tuple[Array, Array]:
     x = xp.where(broken, 0, x)
     top = xp.max(xp.abs(x), axis=axis, keepdims=True)
     is_zero = top < _LEAST
-    factor = xp.where(is_zero, 0, _LARGEST / xp.where(is_zero, 1, top))
-    return xp.round(x * factor), xp.where(broken, math.nan, top / _LARGEST)
+    largest = xp.ones_like(top) * _LARGEST  # some libraries multiply by a rounded inverse where one of two numbers is Python's
+    factor = xp.where(is_zero, 0, largest / xp.where(is_zero, 1, top))
+    return xp.round(x * factor), xp.where(broken, math.nan, top / largest)
 
 
 def linear_int8(xp: Namespace, x: Array, w: Int8Weight, b: Array | None) -> Array:
