@@ -40,7 +40,7 @@ class Int8Weight:
     """(m,), in the dtype that the map computes in."""
 
     @cached_property
-    def kept(self) -> dict[str, Any]:
+    def cache(self) -> dict[str, Any]:
         """What kernels keep beside the weight, by their names, such as its values in another order. It ends with the weight."""
         return {}
 

@@ -18,7 +18,7 @@ def supports(call: Call) -> str | None:
 
 def packed(w: Int8Weight, dense: Callable[[Any], Any]) -> Any:
     """Return a weight in the order in which the compiled module reads it. ``dense`` returns a contiguous NumPy array."""
-    kept = w.kept.get("native")
-    if kept is None:
-        kept = w.kept["native"] = native.pack_int8(dense(w.values), dense(w.scale))
-    return kept
+    weight = w.cache.get("native")
+    if weight is None:
+        weight = w.cache["native"] = native.pack_int8(dense(w.values), dense(w.scale))
+    return weight

@@ -128,11 +128,11 @@ def test_what_it_lacks_it_refuses(rng):
 def test_a_weight_is_packed_once_and_for_its_level(native, rng):
     w, x = weight(rng, 20, 10), rng.normal(size=(3, 20)).astype(np.float32)
     expected = by_native(x, w)
-    packed = w.kept["native"]
+    packed = w.cache["native"]
     for each in LEVELS:
         native.use_level(each)
         np.testing.assert_array_equal(by_native(x, w), expected)
-        assert w.kept["native"] is packed
+        assert w.cache["native"] is packed
     native.use_level(None)
     reference = weakref.ref(w)
     del w

@@ -99,6 +99,6 @@ def test_the_result_has_the_dtype_of_x(backend, rng, dtype):
 
 def test_a_weight_is_pickled_without_what_kernels_keep():
     w = mha.quantize_weight(np.eye(3))
-    w.kept["a kernel"] = lambda: None  # which cannot be pickled
+    w.cache["a kernel"] = lambda: None  # which cannot be pickled
     again = pickle.loads(pickle.dumps(w))
-    assert (again.values == w.values).all() and (again.scale == w.scale).all() and again.kept == {}
+    assert (again.values == w.values).all() and (again.scale == w.scale).all() and again.cache == {}
