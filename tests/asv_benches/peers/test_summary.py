@@ -60,7 +60,7 @@ def test_the_table_is_written_from_results_and_never_left_out(tmp_path):
     page, stem = tmp_path / "page.md", tmp_path / "results"
     page.write_text(f"{summary.BEGIN}\n{summary.END}\n")
     with pytest.raises(typer.BadParameter, match="add --report STEM, or --from FILE"):
-        main(readme=page)
+        main(readme=page, case=["no such case"])
     rows = [row("decode 1x8x1x64, 8192 keys", "numpy", 1.5)]
     stem.with_suffix(".json").write_text(json.dumps(record(rows, {}, "make bench-peers") | RESULTS))
     main(again=stem.with_suffix(".json"), readme=page)

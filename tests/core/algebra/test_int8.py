@@ -102,3 +102,11 @@ def test_a_weight_is_pickled_without_what_kernels_keep():
     w.cache["a kernel"] = lambda: None  # which cannot be pickled
     again = pickle.loads(pickle.dumps(w))
     assert (again.values == w.values).all() and (again.scale == w.scale).all() and again.cache == {}
+
+
+def test_every_library_divides_as_numpy_does(backend, rng):
+    """In torch a number divided by an array is the product with its rounded inverse: some integers would differ."""
+    x = rng.normal(size=(1 << 16, 16)).astype(np.float32)
+    arrays = int8.rounded(backend.xp, backend.from_numpy(x), -1)
+    for actual, expected in zip(arrays, int8.rounded(np, x, -1), strict=True):
+        np.testing.assert_array_equal(backend.to_numpy(actual), expected)
