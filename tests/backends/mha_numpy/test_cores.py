@@ -79,6 +79,7 @@ def test_without_control_groups_there_is_no_limit(tmp_path):
 def test_the_number_is_the_affinity_or_the_limit_rounded_up(monkeypatch, limit, expected):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(6)), raising=False)
     monkeypatch.setattr(cores, "cgroup_limit", lambda: limit)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     cores.available.cache_clear()
     try:
         assert cores.available() == expected

@@ -216,6 +216,7 @@ def trained_tokenizer(kind):
     if kind.startswith("wordpiece"):
         tokenizer.normalizer = tokenizers.normalizers.BertNormalizer()
     tokenizer.train_from_iterator(SENTENCES, make_trainer(**options))
+    tokenizer = _in_order(tokenizer, len(special))
     start, end = ("[CLS]", "[SEP]") if first == "[PAD]" else ("<s>", "</s>")
     second = f"$B:1 {end}:1" if first == "[PAD]" else f"{end} $B {end}"
     tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
@@ -224,3 +225,16 @@ def trained_tokenizer(kind):
         special_tokens=[(token, tokenizer.token_to_id(token)) for token in (start, end)],
     )
     return tokenizer
+
+
+def _in_order(tokenizer, fixed):
+    """Return a tokenizer whose tokens after the first ``fixed`` are sorted: the trainers number and add in a random order."""
+    state = json.loads(tokenizer.to_str())
+    vocabulary = state["model"]["vocab"]
+    if isinstance(vocabulary, list):
+        tokens = [(token, round(score, 2)) for token, score in vocabulary]
+        state["model"]["vocab"] = tokens[:fixed] + sorted(tokens[fixed:])
+    else:
+        tokens = sorted(vocabulary, key=vocabulary.get)
+        state["model"]["vocab"] = {token: at for at, token in enumerate(tokens[:fixed] + sorted(tokens[fixed:]))}
+    return tokenizers.Tokenizer.from_str(json.dumps(state))

@@ -238,6 +238,14 @@ def test_another_cluster_has_another_dashboard_and_a_run_ends_if_there_is_no_wor
             list(on_dask.run(other, pow, 2, [3]))
 
 
+def test_a_cluster_leaves_no_variables_in_the_environment_of_its_process(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    before = dict(os.environ)
+    with on_dask.connected(workers=1, port=0):
+        assert os.environ["OMP_NUM_THREADS"] == "1"
+    assert os.environ.items() - before.items() <= {("__DASK_PARENT_PID", str(os.getpid()))}
+
+
 def test_a_scheduler_that_does_not_answer_between_two_tasks_is_named(client, monkeypatch):
     def refused():
         raise OSError("refused")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -22,6 +23,8 @@ _LONG = "1h"
 """The cluster would end a nanny so long after it lost a worker, even while it starts the next one."""
 _LARGEST_IN_HEAP = 1 << 25
 """Bytes, the most that glibc accepts (mallopt(3)); larger arrays are returned to the system as soon as they are freed."""
+_ENVIRONMENT = "distributed.nanny.pre-spawn-environ"
+"""The setting of variables that workers find in their environment."""
 _SECONDS = 1.0
 """The time after which the scheduler is asked again for the number of threads: a cluster may grow or shrink."""
 
@@ -118,7 +121,8 @@ def connected(*, workers: int | None = None, scheduler: str | None = None, port:
         with client:
             yield client
         return
-    with dask.config.set(_settings(dask)), ExitStack() as stack:
+    settings = _settings(dask)
+    with dask.config.set(settings), _unchanged(settings[_ENVIRONMENT]), ExitStack() as stack:
         with warnings.catch_warnings():  # Dask then takes another port, which the dashboard's address shows
             warnings.filterwarnings("ignore", r"\s*Port \d+ is already in use", UserWarning)
             cluster = stack.enter_context(
@@ -129,12 +133,25 @@ def connected(*, workers: int | None = None, scheduler: str | None = None, port:
         yield stack.enter_context(Client(cluster))
 
 
+@contextmanager
+def _unchanged(names: Iterable[str]) -> Iterator[None]:
+    """Restore environment variables at the end: Dask sets here too what its workers shall find, such as one thread."""
+    before = {name: os.environ.get(name) for name in names}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
 def _settings(dask: Any) -> dict[str, Any]:
     """Return settings for workers that compute in long calls; docs/decisions/corpora.md says what Dask's own cost.
 
     Dask looks at its processes up to 100 times a second, and tells glibc to return memory that the next product takes again.
     """
-    environment = "distributed.nanny.pre-spawn-environ"
     preload = "distributed.worker.preload"
     return {
         "distributed.scheduler.no-workers-timeout": f"{_NO_WORKERS}s",
@@ -145,6 +162,6 @@ def _settings(dask: Any) -> dict[str, Any]:
         "distributed.admin.tick.cycle": "10s",
         "distributed.admin.system-monitor.interval": "5s",
         preload: [*dask.config.get(preload), f"{__package__}.preload"],
-        environment: dask.config.get(environment)
+        _ENVIRONMENT: dask.config.get(_ENVIRONMENT)
         | {"MALLOC_MMAP_THRESHOLD_": _LARGEST_IN_HEAP, "MALLOC_TRIM_THRESHOLD_": 1 << 28},
     }
