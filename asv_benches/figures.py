@@ -19,8 +19,8 @@ from mha_conformance.bench.machine import busy
 ROOT = Path(__file__).parents[1]
 PATH = [ROOT / "asv_benches", ROOT / "tests" / "support", ROOT / "build" / "backends"]
 """Where the commands are, and the plugins that make installs. Without mha-native, which peers adds to its contenders."""
-PART = {"jax": ("--part", "0.03")}
-"""JAX compiles each function for each shape, which takes a second a problem."""
+PART = dict.fromkeys(("jax", "dask", "ndonnx"), ("--quick", "--part", "0.03"))
+"""JAX compiles each function for each shape, which takes a second a problem; the others run a scheduler or a graph for each."""
 BUSY = 0.15
 """Share of the cores that other programs may use."""
 
@@ -34,7 +34,7 @@ def steps(backends: Sequence[str]) -> dict[str, list[str]]:
     }
     return {
         **certificates,
-        "peers": [*python, "peers", "--rounds", "9", "--report", str(docs / "peers"), "--readme", str(ROOT / "README.md")],
+        "peers": [*python, "peers", "--rounds", "9", "--pages", str(docs / "peers"), "--readme", str(ROOT / "README.md")],
         "ranks": [*python, "ranks", "--report", str(docs / "ranks")],
         "corpora": [*python, "corpora", "--report", str(docs / "corpora-measured")],
         "mutants": [*python, "mutants.page"],

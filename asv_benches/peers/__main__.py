@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
 import reports
-from mha_conformance.bench import limits
+from mha_conformance.bench import limits, machine
 from mha_conformance.bench.cases import chosen
 from mha_conformance.bench.machine import source
 from mha_conformance.bench.rounds import QUICK, Effort
@@ -39,18 +39,21 @@ def main(
     ] = Effort().processes,
     quick: Annotated[bool, typer.Option(help="Three rounds in one process: shows that everything runs, not how fast.")] = False,
     report: Annotated[Path | None, typer.Option(metavar="STEM", help="Write STEM.md, STEM.svg and STEM.json.")] = None,
+    pages: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write the page of this processor into DIR, which has those of others.")
+    ] = None,
     readme: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the main lines into the table of this page.")
+        Path | None, typer.Option(metavar="FILE", help="Write the main lines of the pages beside it into FILE.")
     ] = None,
     again: Annotated[
         Path | None, typer.Option("--from", metavar="FILE", help="Write the page of this FILE.json again; nothing is measured.")
     ] = None,
 ) -> None:
     """Time each backend and its peers in separate processes; print goals, ratios and shares of the machine's limit."""
-    if readme is not None and report is None and again is None:
-        raise typer.BadParameter("the table comes from results: add --report STEM, or --from FILE", param_hint="--readme")
+    if readme is not None and pages is None and again is None:
+        raise typer.BadParameter("its tables come from results: add --pages DIR, or --from FILE", param_hint="--readme")
     if again is not None:
-        _write(again.with_suffix(""), *read(again), readme)
+        _write(again.with_suffix(""), read(again), readme)
         return
     os.environ["HF_HUB_OFFLINE"] = "1"  # the model is installed: contenders need no network
     console, log = Console(width=None if sys.stdout.isatty() else WIDTH), Console(stderr=True)
@@ -72,8 +75,9 @@ def main(
         raise typer.Exit(1) from error
     console.print(table(rows))
     console.print(*reading(rates), sep="\n", highlight=False)
-    if report is not None:
-        _write(report, rows, record(rows, rates, _command(case or [], backend or [], effort)), readme)
+    results = record(rows, rates, _command(case or [], backend or [], effort))
+    for stem in filter(None, (report, pages and pages / machine.stem(results["machine"]))):
+        _write(stem, (rows, results), readme if stem is not report else None)
     for row in rows:
         if row.wrong:
             log.print(f"[red]{escape(row.case)}, {row.backend}:[/red]", escape(row.wrong))
@@ -81,10 +85,10 @@ def main(
         raise typer.Exit(1)
 
 
-def _write(stem: Path, rows: Sequence[Row], results: Mapping[str, Any], readme: Path | None) -> None:
-    draw(stem, rows, results)
+def _write(stem: Path, page: summary.Page, readme: Path | None) -> None:
+    draw(stem, *page)
     if readme is not None:
-        summary.write(readme, rows, results)
+        summary.write(readme, [read(file) for file in sorted(stem.parent.glob("*.json"))])
 
 
 def _command(case: Sequence[str], backend: Sequence[str], effort: Effort) -> str:

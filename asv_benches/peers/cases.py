@@ -16,7 +16,7 @@ from mha_conformance.bench.layer import Layer
 from mha_conformance.bench.texts import MODEL, Texts
 from mha_conformance.bench.timing import Work
 
-from . import attention, layer, texts, training
+from . import attention, layer, runtimes, texts, training
 from .native import LEVELS
 from .texts import TextStep
 from .training import LayerStep, OptimiserStep
@@ -34,6 +34,8 @@ class Peer:
     """Function that returns the work for a problem."""
     needs: tuple[str, ...] = ()
     """Modules that must be installed."""
+    judged_as: Problem | None = None
+    """The problem whose bound its answer must meet; by default, that of the case."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,12 @@ IMPORT_NUMPY = Peer("import numpy", Import.plain)
 _MODELS = ("torch", "sentence_transformers", MODEL)
 BATCHES = Peer("sentence-transformers, batch 32", texts.encoded, _MODELS)
 PAIRS = Peer("sentence-transformers, batch 32", texts.predicted, _MODELS)
+_EXPORT = (*_MODELS, "onnx", "onnxruntime")
+_COARSE = Texts(bound=0.1)
+ONNX = Peer("ONNX Runtime", runtimes.onnx_runtime, _EXPORT)
+ONNX_INT8 = Peer("ONNX Runtime, int8", runtimes.onnx_runtime_int8, _EXPORT, _COARSE)
+OPENVINO = Peer("OpenVINO", runtimes.openvino, (*_EXPORT, "openvino"))
+OPENVINO_INT8 = Peer("OpenVINO, int8", runtimes.openvino_int8, (*_EXPORT, "openvino", "nncf"), _COARSE)
 TEXT_STEP = Peer("sentence-transformers, training", texts.trained, _MODELS)
 
 BACKENDS = ("numpy", "torch")
@@ -154,7 +162,12 @@ CASES = (
     Case("AdamW, 22.6 million weights", OptimiserStep(), ADAMW, _goals(1.0, None)),
     Case("text encoder", Texts(), BATCHES, MEASURED | _goals(0.35, 0.28)),
     Case("text encoder, bfloat16", Texts("bfloat16"), BATCHES, {"torch": 0.14}, open=False),
+    *(Case("text encoder", Texts(), peer, MEASURED) for peer in (ONNX, OPENVINO)),
     Case("text encoder, int8 weights", Texts(weights="int8"), BATCHES, _goals_of_native(0.12, 0.20), open=False),
+    *(
+        Case("text encoder, int8 weights", Texts(weights="int8"), peer, dict.fromkeys(_goals_of_native(0, 0)), open=False)
+        for peer in (ONNX_INT8, OPENVINO_INT8)
+    ),
     Case("text encoder, 5120 texts", Texts(copies=20), BATCHES, _goals(None, None)),
     Case("ModernBERT-base with random weights, 64 sentences", ModernBert(), BATCHES, _goals(0.60, 0.45)),
     Case("cross-encoder, 256 pairs", Pairs(), PAIRS, _goals(0.40, 0.30)),

@@ -37,6 +37,10 @@ class Row:
     """Number of rounds in all processes together."""
     wrong: str = ""
     """The reason why nothing was measured."""
+    cosine: float | None = None
+    """Of vectors: the smallest cosine to the exact ones."""
+    peer_cosine: float | None = None
+    """The same of the peer's vectors."""
 
     @property
     def verdict(self) -> str:
@@ -56,16 +60,18 @@ def measured(case: Case, backends: Sequence[str], effort: Effort, rates: Mapping
     taken = [name for name in backends if case.takes(name)]
     if not taken:
         return []
-    peer = Contender(case.peer.name, case.peer.build, (case.problem,))
+    peer = Contender(case.peer.name, case.peer.build, (case.problem,), case.peer.judged_as)
     ours = [Contender(name, native.work, (case.ours or type(case.problem).ours, case.problem, name)) for name in taken]
-    times, wrong = compare(case.problem, peer, ours, effort)
+    found = compare(case.problem, peer, ours, effort)
+    times, cosines = found.seconds, found.closeness
     limit, rows = case.problem.limit, []
     for name in taken:
         row = partial(Row, case.name, case.peer.name, name, case.goals.get(name))
-        if name in wrong:
-            rows.append(row(wrong=wrong[name]))
+        if name in found.wrong:
+            rows.append(row(wrong=found.wrong[name]))
             continue
         seconds, peer_seconds = statistics.median(times[name]), statistics.median(times[peer.name])
         reached, of = (None, None) if limit is None else (limit.amount / seconds / rates[limit.kind], limit.kind)
-        rows.append(row(ratio(times[name], times[peer.name]), seconds, peer_seconds, reached, of, len(times[name])))
+        its = ratio(times[name], times[peer.name]), seconds, peer_seconds, reached, of, len(times[name])
+        rows.append(row(*its, cosine=cosines[name], peer_cosine=cosines[peer.name]))
     return rows

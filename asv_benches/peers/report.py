@@ -12,6 +12,7 @@ from rich.table import Table
 
 import reports
 from mha_conformance.bench.limits import COPY, MATRIX
+from mha_conformance.bench.machine import described
 from mha_conformance.bench.rounds import Ratio
 from mha_conformance.bench.timing import duration
 
@@ -70,7 +71,7 @@ def record(rows: Sequence[Row], rates: Mapping[str, float], command: str) -> dic
 def markdown(rows: Sequence[Row], results: Mapping[str, Any], picture: str) -> str:
     """Return the page: what the figures depend on, the picture, the ratios, and the times."""
     return reports.page(
-        "Benchmarks against other libraries",
+        f"Benchmarks against other libraries: {named(results['machine'])}",
         reports.measured_on(results, results["command"]),
         *reading(results["limits"]),
         f"![The ratio, the goal and the limit of each backend in each case; the tables have the numbers]({picture})",
@@ -79,8 +80,25 @@ def markdown(rows: Sequence[Row], results: Mapping[str, Any], picture: str) -> s
         *_ratios(rows),
         "## Times",
         reports.table(("case", "backend", "quartiles", "time", "other's time", "of the limit"), map(_times, rows), left=2),
+        *_cosines(rows),
         *(f"{row.case}, {row.backend}: {row.wrong}" for row in rows if row.wrong),
     )
+
+
+def named(processor: Mapping[str, Any]) -> str:
+    """Return a processor's name and numbers."""
+    return described({key: processor[key] for key in ("model", "family", "number") if key in processor})
+
+
+def _cosines(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield a table of the smallest cosines of vectors to those in float64, if any were computed."""
+    cosines: dict[tuple[str, str], float | None] = {}
+    for row in rows:
+        cosines |= {(row.case, row.peer): row.peer_cosine, (row.case, row.backend): row.cosine}
+    lines = [(*names, f"{cosine:.5f}") for names, cosine in sorted(cosines.items()) if cosine is not None]
+    if lines:
+        yield "## Smallest cosine of a text's vector to the exact one"
+        yield reports.table(("case", "backend or other library", "cosine"), lines, left=2)
 
 
 def _ratios(rows: Sequence[Row]) -> Iterator[str]:

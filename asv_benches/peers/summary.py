@@ -1,16 +1,19 @@
-"""The README's table of speed: a few lines of the page of all cases, between two marks."""
+"""The README's tables of speed: a few lines of the pages of the slowest and the fastest processor, between two marks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import reports
+from mha_conformance.bench.limits import MATRIX
 from mha_conformance.bench.machine import described
 
 from .measure import Row
 
+Page: TypeAlias = tuple[Sequence[Row], Mapping[str, Any]]
+"""The rows of a page, and all results that it was written from."""
 BEGIN, END = "<!-- written by make bench-peers -->", "<!-- end of speed -->"
 COLUMNS = {"numpy": "NumPy", "torch": "torch", "numpy+native": "NumPy, mha-native", "torch+native": "torch, mha-native"}
 LINES: Mapping[str, tuple[str, ...]] = {
@@ -24,8 +27,16 @@ LINES: Mapping[str, tuple[str, ...]] = {
 """What each line compares with, and how the names of its cases begin; a name that is given whole is that case alone."""
 
 
+def tables(pages: Sequence[Page]) -> str:
+    """Return the tables as Markdown: of the processors with the slowest and the fastest matrix product, if there are two."""
+    by_rate = sorted(pages, key=lambda page: page[1]["limits"].get(MATRIX, 0.0))
+    heading = "Our time divided by the other library's, in float32; below 1 is faster."
+    ends = by_rate if len(by_rate) < 2 else (by_rate[0], by_rate[-1])
+    return "\n\n".join([heading, *(table(*page) for page in ends)])
+
+
 def table(rows: Sequence[Row], results: Mapping[str, Any]) -> str:
-    """Return the table as Markdown, with what its figures depend on; a range where a line has several cases."""
+    """Return the table of one processor, with what its figures depend on; a range where a line has several cases."""
     names = {row.case for row in rows}
     lines = []
     for label, words in LINES.items():
@@ -33,8 +44,8 @@ def table(rows: Sequence[Row], results: Mapping[str, Any]) -> str:
         lines.append((label, *(_range(rows, cases, backend) for backend in COLUMNS)))
     processor = {name: value for name, value in results["machine"].items() if name not in ("caches", "system")}
     origin = f"{results['date']}, {described(processor)}; commit {results['versions']['commit']}"
-    heading = "Our time divided by the other library's, in float32; below 1 is faster. Measured on"
-    return f"{heading} {origin}.\n\n{reports.table(('compared with', *COLUMNS.values()), lines, left=1)}"
+    rate = f", {results['limits'][MATRIX] / 1e9:.0f} GFLOP/s in matrix products" if MATRIX in results["limits"] else ""
+    return f"Measured on {origin}{rate}.\n\n{reports.table(('compared with', *COLUMNS.values()), lines, left=1)}"
 
 
 def _range(rows: Sequence[Row], cases: set[str], backend: str) -> str:
@@ -43,7 +54,7 @@ def _range(rows: Sequence[Row], cases: set[str], backend: str) -> str:
     return " to ".join(ends)
 
 
-def write(page: Path, rows: Sequence[Row], results: Mapping[str, Any]) -> None:
-    """Write the table into a page. Raises ValueError if the page lacks the marks."""
-    text = reports.inserted(page.read_text(encoding="utf-8"), BEGIN, END, table(rows, results))
+def write(page: Path, pages: Sequence[Page]) -> None:
+    """Write the tables into a page. Raises ValueError if the page lacks the marks."""
+    text = reports.inserted(page.read_text(encoding="utf-8"), BEGIN, END, tables(pages))
     page.write_text(text, encoding="utf-8")

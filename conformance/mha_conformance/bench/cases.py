@@ -26,8 +26,11 @@ class Problem(Protocol):
         """Return a short problem of the same kind, which loads the same code."""
         ...
 
-    def judge(self) -> Callable[[Any], None]:
-        """Compute the exact answer and return a function that raises AssertionError for a wrong one."""
+    def judge(self) -> Callable[[Any], float | None]:
+        """Compute the exact answer and return a function that raises AssertionError for a wrong one.
+
+        Of another it may return how close it is.
+        """
         ...
 
     def ours(self, backend: str) -> Work:

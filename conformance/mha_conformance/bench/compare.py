@@ -22,12 +22,26 @@ class Contender:
     """Function of a module that returns the work; called in another process."""
     arguments: tuple[Any, ...]
     """Arguments of `build`."""
+    judged_as: Problem | None = None
+    """The problem whose bound its answer must meet; by default, that which is compared."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What was found, by the names of contenders."""
+
+    seconds: dict[str, list[float]]
+    """Per call, one number per round."""
+    wrong: dict[str, str]
+    """What is wrong with those that were not timed."""
+    closeness: dict[str, float | None]
+    """How close the answers are, as the problem's judge says."""
 
 
 def compare(
     problem: Problem, baseline: Contender, contenders: Sequence[Contender], effort: Effort, start: Start = Worker
-) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """Return seconds per call by name, one number per round, and what is wrong with the contenders that were not timed.
+) -> Compared:
+    """Time contenders in rounds.
 
     Raises WorkerFailed or AssertionError only if the baseline fails or its answer is wrong.
 
@@ -36,7 +50,9 @@ def compare(
     the rounds are divided among them.
     """
     judge = problem.judge()
+    judge_first = baseline.judged_as.judge() if baseline.judged_as else judge
     wrong: dict[str, str] = {}
+    closeness: dict[str, float | None] = {}
     times: dict[str, list[float]] = {each.name: [] for each in (baseline, *contenders)}
     for share in effort.shares():
         remaining = [each for each in contenders if each.name not in wrong]
@@ -47,18 +63,13 @@ def compare(
             first, *others = (
                 stack.enter_context(start(each.name, each.build, *each.arguments)) for each in (baseline, *remaining)
             )
-            check_answer(first, judge)
-            wrong |= {each.name: fault for each in others if (fault := _fault(each, judge))}
+            closeness[first.name] = check_answer(first, judge_first)
+            for each in others:
+                try:
+                    closeness[each.name] = check_answer(each, judge)
+                except (AssertionError, WorkerFailed) as error:
+                    wrong[each.name] = str(error)
             correct = [each for each in others if each.name not in wrong]
             for name, seconds in (time_in_rounds([first, *correct], share) if correct else {}).items():
                 times[name] += seconds
-    return {name: seconds for name, seconds in times.items() if name not in wrong}, wrong
-
-
-def _fault(worker: Worker, judge: Callable[[Any], None]) -> str:
-    """Return what is wrong with a worker's answer, or an empty string."""
-    try:
-        check_answer(worker, judge)
-    except (AssertionError, WorkerFailed) as error:
-        return str(error)
-    return ""
+    return Compared({name: seconds for name, seconds in times.items() if name not in wrong}, wrong, closeness)

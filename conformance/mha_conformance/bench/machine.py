@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 import time
 from collections.abc import Mapping
@@ -47,6 +48,12 @@ def described(processor: Mapping[str, Any]) -> str:
     cores = f"{processor['cores']} cores" if "cores" in processor else ""
     words = processor.get("model"), " ".join(numbers), cores, " ".join(processor.get("flags", ())), caches
     return ", ".join(filter(None, (*words, processor.get("system"))))
+
+
+def stem(processor: Mapping[str, Any]) -> str:
+    """Return the name of a file about a processor: its model, family and number, in small letters."""
+    words = [str(processor[key]) for key in ("model", "family", "number") if key in processor]
+    return re.sub("[^a-z0-9]+", "-", " ".join(words).lower()).strip("-")
 
 
 def listed(versions: Mapping[str, str]) -> str:

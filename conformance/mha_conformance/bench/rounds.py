@@ -10,7 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from .timing import calibrated
 from .worker import Worker
@@ -58,9 +58,16 @@ class Ratio:
     high: float
 
 
-def check_answer(worker: Worker, judge: Callable[[Any], None]) -> None:
-    """Raise AssertionError if the worker's answer is wrong, WorkerFailed if there is none: wrong answers are not timed."""
-    judge(worker.answer())
+Judge: TypeAlias = Callable[[Any], float | None]
+"""Raises AssertionError for a wrong answer; returns how close another is to the exact one, where the problem defines that."""
+
+
+def check_answer(worker: Worker, judge: Judge) -> float | None:
+    """Return what ``judge`` says of the worker's answer.
+
+    Raises AssertionError if it is wrong, WorkerFailed if there is none: wrong answers are not timed.
+    """
+    return judge(worker.answer())
 
 
 def time_in_rounds(workers: Sequence[Worker], effort: Effort) -> dict[str, list[float]]:

@@ -43,6 +43,8 @@ class Texts:
     """File with other texts, one per line."""
     weights: str | None = None
     """int8, or None for the weights of the model."""
+    bound: float | None = None
+    """Greatest error of an element of a vector; by default, that of the weights or the dtype."""
 
     def texts(self) -> list[str]:
         """Return the texts. Raises FileNotFoundError if no file is given and this is not a checkout with its examples."""
@@ -77,11 +79,19 @@ class Texts:
         lengths = [len(encoder.ids(text)) for text in self.texts()]
         return Limit(MATRIX, encoder.operations(lengths))
 
-    def judge(self) -> Callable[[Any], None]:
-        """Return a check of all vectors against float64; each text is computed once, however often it is repeated."""
+    def judge(self) -> Callable[[Any], float | None]:
+        """Return a check of all vectors against float64, which returns the smallest cosine to them.
+
+        Each text is computed once, however often it is repeated.
+        """
         exact = np.tile(replace(self, copies=1).exact(), (self.copies, 1))
-        bound = np.full(exact.shape, BOUND[self.weights or self.dtype])
-        return lambda answer: assert_within("text encoder", answer, exact, bound)
+        bound = np.full(exact.shape, self.bound or BOUND[self.weights or self.dtype])
+
+        def check(answer: Any) -> float:
+            assert_within("text encoder", answer, exact, bound)
+            return float((answer * exact).sum(axis=-1).min())
+
+        return check
 
     def exact(self) -> np.ndarray[Any, Any]:
         """Return the vectors in float64."""

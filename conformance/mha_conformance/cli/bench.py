@@ -170,11 +170,12 @@ def usable(asked: Sequence[str]) -> tuple[list[str], list[str]]:
 def _rows(case: str, problem: Problem, names: Sequence[str], effort: Effort, start: Start) -> Iterable[Row]:
     kind = type(problem)
     contenders = [Contender(name, kind.ours, (problem, name)) for name in names]
-    times, wrong = compare(problem, Contender(PLAIN, kind.plain, (problem,)), contenders, effort, start)
+    found = compare(problem, Contender(PLAIN, kind.plain, (problem,)), contenders, effort, start)
+    times = found.seconds
     yield Row(case, PLAIN, statistics.median(times[PLAIN]) if times[PLAIN] else None)
     for name in names:
-        if name in wrong:
-            yield Row(case, name, wrong=wrong[name])
+        if name in found.wrong:
+            yield Row(case, name, wrong=found.wrong[name])
             continue
         relative = ratio(times[name], times[PLAIN])
         yield Row(case, name, statistics.median(times[name]), relative.median, relative.low, relative.high)

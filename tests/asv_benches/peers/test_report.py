@@ -11,6 +11,7 @@ import pytest
 from project import ROOT
 from rich.console import Console
 
+from mha_conformance.bench import machine
 from mha_conformance.bench.limits import COPY, MATRIX
 from mha_conformance.bench.rounds import Ratio
 from mha_conformance.bench.timing import duration
@@ -51,6 +52,13 @@ def test_the_table_contains_every_cell():
     text = console.export_text()
     for row in ROWS:
         assert all(word in text for word in cells(row))
+
+
+def test_the_page_has_the_smallest_cosines_of_vectors():
+    rows = [replace(ROWS[0], case="texts", cosine=0.9987654, peer_cosine=0.9801), ROWS[1]]
+    text = markdown(rows, record(rows, RATES, "make bench-peers"), "peers.svg").partition("## Smallest cosine")[2]
+    assert "| texts | SDPA | 0.98010 |\n| texts | numpy | 0.99877 |" in text and "layer" not in text
+    assert "Smallest cosine" not in markdown(ROWS, record(ROWS, RATES, "make bench-peers"), "peers.svg")
 
 
 def test_the_report_contains_the_results_without_host_and_path(tmp_path):
@@ -101,10 +109,14 @@ def test_rows_are_read_from_the_results_of_a_page(tmp_path):
         read(tmp_path / "old.json")
 
 
-def test_the_page_in_the_documentation_is_that_of_its_results(tmp_path):
-    draw(tmp_path / "peers", *read(ROOT / "docs/peers.json"))
-    for name in ("peers.md", "peers.svg"):
-        assert (tmp_path / name).read_text(encoding="utf-8") == (ROOT / "docs" / name).read_text(encoding="utf-8")
+@pytest.mark.parametrize("file", sorted((ROOT / "docs/peers").glob("*.json")), ids=lambda file: file.stem)
+def test_a_page_in_the_documentation_is_that_of_its_results(file, tmp_path):
+    rows, results = read(file)
+    assert file.stem == machine.stem(results["machine"])
+    draw(tmp_path / file.stem, rows, results)
+    for kind in (".md", ".svg"):
+        written = (tmp_path / file.name).with_suffix(kind).read_text(encoding="utf-8")
+        assert written == file.with_suffix(kind).read_text(encoding="utf-8")
 
 
 def test_the_legend_names_the_backends_that_were_measured():

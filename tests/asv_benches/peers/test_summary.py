@@ -1,12 +1,14 @@
 """The README's table of speed: which cases a line has, and where it is written."""
 
 import json
+import re
 
 import pytest
 import typer
 from project import ROOT
 
 import reports
+from mha_conformance.bench.limits import MATRIX
 from mha_conformance.bench.rounds import Ratio
 from peers import summary
 from peers.__main__ import main
@@ -16,7 +18,7 @@ from peers.report import read, record
 pytestmark = pytest.mark.asv
 
 PROCESSOR = {"model": "Some CPU", "family": 26, "caches": {"L2": "1M"}, "system": "Linux x86_64"}
-RESULTS = {"date": "2026-01-31", "machine": PROCESSOR, "versions": {"commit": "0123abc"}}
+RESULTS = {"date": "2026-01-31", "machine": PROCESSOR, "versions": {"commit": "0123abc"}, "limits": {MATRIX: 3e11}}
 
 
 def row(case, backend, ratio):
@@ -33,7 +35,7 @@ def test_a_line_has_the_range_of_its_cases_and_a_column_for_each_backend():
         row("text encoder, 5120 texts", "torch", 0.9),
     ]
     lines = summary.table(rows, RESULTS).splitlines()
-    assert lines[0].endswith("Measured on 2026-01-31, Some CPU, family 26; commit 0123abc.")
+    assert lines[0] == "Measured on 2026-01-31, Some CPU, family 26; commit 0123abc, 300 GFLOP/s in matrix products."
     cells = {line.split(" | ")[0].removeprefix("| "): line.removesuffix(" |").split(" | ")[1:] for line in lines[4:]}
     assert cells["torch's fused attention, 128 to 8192 tokens"] == ["0.50 to 0.75", "", "", "0.30"]
     assert cells["the same with gradients"] == ["1.25", "", "", ""]
@@ -42,24 +44,33 @@ def test_a_line_has_the_range_of_its_cases_and_a_column_for_each_backend():
 
 def test_the_table_of_the_readme_is_that_of_the_page_of_all_cases():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert reports.inserted(readme, summary.BEGIN, summary.END, summary.table(*read(ROOT / "docs/peers.json"))) == readme
+    pages = [read(file) for file in sorted((ROOT / "docs/peers").glob("*.json"))]
+    assert reports.inserted(readme, summary.BEGIN, summary.END, summary.tables(pages)) == readme
+
+
+def test_of_several_processors_the_slowest_and_the_fastest_have_tables():
+    pages = [([row("text encoder", "numpy", rate / 1e12)], RESULTS | {"limits": {MATRIX: rate}}) for rate in (2e11, 1e11, 4e11)]
+    text = summary.tables(pages)
+    assert [float(cell) for cell in re.findall(r"real sentences \| (\S+)", text)] == [0.1, 0.4]
+    assert text.count("below 1 is faster") == 1
+    assert summary.tables(pages[:1]).count("real sentences") == 1
 
 
 def test_a_table_is_written_into_a_page_that_has_its_marks(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(f"before\n{summary.BEGIN}\n{summary.END}\nafter\n")
     rows = [row("decode 1x8x1x64, 8192 keys", "numpy", 1.5)]
-    summary.write(page, rows, RESULTS)
+    summary.write(page, [(rows, RESULTS)])
     assert summary.table(rows, RESULTS) in page.read_text()
     page.write_text("no marks\n")
     with pytest.raises(ValueError, match="the page lacks"):
-        summary.write(page, rows, RESULTS)
+        summary.write(page, [(rows, RESULTS)])
 
 
 def test_the_table_is_written_from_results_and_never_left_out(tmp_path):
     page, stem = tmp_path / "page.md", tmp_path / "results"
     page.write_text(f"{summary.BEGIN}\n{summary.END}\n")
-    with pytest.raises(typer.BadParameter, match="add --report STEM, or --from FILE"):
+    with pytest.raises(typer.BadParameter, match="add --pages DIR, or --from FILE"):
         main(readme=page, case=["no such case"])
     rows = [row("decode 1x8x1x64, 8192 keys", "numpy", 1.5)]
     stem.with_suffix(".json").write_text(json.dumps(record(rows, {}, "make bench-peers") | RESULTS))

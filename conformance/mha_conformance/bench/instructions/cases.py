@@ -26,7 +26,7 @@ from ..timing import Work, loaded
 class Countable(Protocol):
     """A problem of which instructions are counted."""
 
-    def judge(self) -> Callable[[Any], None]:
+    def judge(self) -> Callable[[Any], float | None]:
         """Return a function that raises AssertionError for a wrong answer."""
         ...
 
@@ -74,7 +74,7 @@ class OneLayer(Texts):
         texts = super().texts()
         return [texts[3], texts[7]]
 
-    def judge(self) -> Callable[[Any], None]:
+    def judge(self) -> Callable[[Any], float | None]:
         """Return a check of both vectors against float64."""
         with self._cut() as problem:
             return Texts.judge(problem)
