@@ -10,7 +10,7 @@ from .algebra.biases import Bias
 from .algebra.dropout import kept_elements
 from .algebra.expressions import Mask
 from .algebra.masks import runs
-from .dispatch import contract
+from .dispatch import contract, known
 from .dispatch.backend import LoadedBackend, load
 from .dispatch.context import ALGEBRA, demanding
 from .dispatch.contract import FEATURES, LAYER_VJPS, STATE_FEATURES, VJPS

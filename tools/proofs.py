@@ -66,9 +66,10 @@ def prove(place: Path, without: set[str]) -> None:
         raise ValueError("dist is empty; run the steps build and wheels first")
     pip: list[str | Path] = [place / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     output(*pip, *(line for each in own if each.name in WITH_LIBRARIES for line in libraries(each, cli="cli" not in without)))
-    output(
-        *pip, "--isolated", "--no-index", "--no-deps", "--find-links", DIST, *(f"{each.name}=={each.version}" for each in own)
-    )
+    pip += ["--isolated", "--no-index", "--find-links", DIST]
+    if any(each.name == COMPILED for each in own):
+        output(*pip, "mha-core[native]")  # as users do
+    output(*pip, "--no-deps", *(f"{each.name}=={each.version}" for each in own))
     for words, expected in [(words, expected) for name, words, expected in PROOFS if name not in without]:
         said = output(place / "bin" / words[0], *words[1:], cwd=place)
         if expected not in said:

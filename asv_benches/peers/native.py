@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from mha_conformance.bench.plugins import leave_out
 from mha_conformance.bench.timing import Work
 
 LEVELS = {"native": "", "native-avx2": "avx2"}
@@ -23,16 +24,17 @@ BACKENDS = BUILT.with_name("backends")
 def work(ours: Callable[[Any, str], Work], problem: Any, name: str) -> Work:
     """Return the work of a contender, in a process of its own: with the plugin if its name says so, otherwise without it."""
     backend, _, level = name.partition("+")
-    if not level and not _is_installed():
-        return ours(problem, backend)
-    os.environ["MHA_NATIVE_LEVEL"] = LEVELS.get(level, "")
-    _register(bool(level))
+    if level:
+        os.environ["MHA_NATIVE_LEVEL"] = LEVELS[level]
+        _register()
+    else:
+        leave_out("mha-native")
     _find(backend)
     return ours(problem, backend)
 
 
-def _register(wanted: bool) -> None:
-    from mha_core.dispatch.registry import register, registry, unregister
+def _register() -> None:
+    from mha_core.dispatch.registry import register, registry
 
     if not _is_installed() and BUILT.is_dir():
         sys.path.insert(0, str(BUILT))
@@ -40,11 +42,8 @@ def _register(wanted: bool) -> None:
     if not _is_installed():
         raise ModuleNotFoundError("mha-native is not installed: run make compiled", name="mha_native")
     module = importlib.import_module("mha_native")
-    has = any(plugin.module is module for plugin in registry().plugins)
-    if wanted and not has:
+    if not any(plugin.module is module for plugin in registry().plugins):
         register(module)
-    elif has and not wanted:
-        unregister(module)
 
 
 def _find(backend: str) -> None:

@@ -57,7 +57,6 @@ def mha_backends() -> Iterable[Backend]:
         synchronize=lambda: None,  # a call returns when its result is computed
         versions=_versions,
         install="pip install numpy",
-        elsewhere={op: {"native": "pip install ./backends/mha_native"} for op in ("attention", "attention_vjp", "linear_int8")},
     )
 
 

@@ -181,7 +181,6 @@ def mha_backends() -> Iterable[Backend]:
         set_num_threads=_set_num_threads,
         versions=_versions,
         install="pip install 'mha-core[torch]'",
-        elsewhere={op: {"native": "pip install ./backends/mha_native"} for op in ("attention", "attention_vjp", "linear_int8")},
     )
 
 

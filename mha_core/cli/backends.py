@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from ..dispatch import known
 from ..dispatch.context import ALGEBRA
 from ..dispatch.selection import check_name
 from . import matrix, probe
@@ -26,7 +27,8 @@ def show(rows: Iterable[probe.Record], *, traceback: bool) -> None:
     console = prose_console()
     rows, (shipped, unreadable) = list(rows), certificates()
     _print(console, _COLUMNS, [(*_cells(row), "\n".join(map(summary, shipped.get(row["name"], ())))) for row in rows])
-    for line in (*(f"{row['name']} ({_owner(row)}): {line}" for row in rows for line in _troubles(row)), *unreadable):
+    troubles = (f"{row['name']} ({_owner(row)}): {line}" for row in rows for line in _troubles(row))
+    for line in (*troubles, *unreadable, *_kernels_to_install(rows)):
         console.print(Text(line))
     for row in rows:
         if traceback and row["traceback"]:
@@ -54,7 +56,7 @@ def show_one(rows: Sequence[probe.Record]) -> None:
     if kernels:
         _print(console, _KERNEL_COLUMNS, [_kernel_cells(each, _owner(row)) for each in kernels])
     console.print(Text("everything else: the algebra, on any backend"))
-    for line in (line for each in rows for line in _troubles(each)):
+    for line in (*(line for each in rows for line in _troubles(each)), *_kernels_to_install(rows)):
         console.print(Text(line))
 
 
@@ -95,6 +97,10 @@ def _troubles(row: probe.Record) -> Iterator[str]:
         yield f"{row['state']}: {row['install']}"
     for kernel, reason in row["broken_kernels"].items():
         yield f"kernel {kernel} {reason}"
+
+
+def _kernels_to_install(rows: Iterable[probe.Record]) -> Iterator[str]:
+    return known.advice_on_kernels((row["name"], "") for row in rows if row["state"] == "ready")
 
 
 def _in_short(shipped: Iterable[Certificate]) -> list[Certificate]:

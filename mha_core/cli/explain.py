@@ -18,6 +18,7 @@ from rich.text import Text
 from ..algebra import biases, masks
 from ..algebra.arrays import integers
 from ..algebra.grid import Term
+from ..dispatch import known
 from ..dispatch.backend import LoadedBackend
 from ..dispatch.context import ALGEBRA
 from ..dispatch.default import backend_without_arrays
@@ -27,7 +28,7 @@ from ..ops import check
 from ..ops.explain import OPERATIONS, Explanation, explain
 from ..ops.options import Options, hint_of
 from .command import BackendName, command, failing_clearly
-from .tables import SafeConsole, table
+from .tables import SafeConsole, prose_console, table
 
 _COLUMNS = ("operation", "runs", "arrays", "features", "not chosen")
 
@@ -150,11 +151,14 @@ def record(explanation: Explanation) -> dict[str, Any]:
 
 
 def show(explanation: Explanation) -> None:
-    """Print backend, dtype and device, and a row for each operation, above the smaller ones that it calls."""
+    """Print backend, dtype and device, a row for each operation, above the smaller ones that it calls, and what to install."""
     console = SafeConsole()
-    first = next((each for each in explanation.walk() if each.dtype), explanation)
+    calls = list(explanation.walk())
+    first = next((each for each in calls if each.dtype), explanation)
     console.print("on " + ", ".join(filter(None, (explanation.backend, first.dtype, first.device))), highlight=False)
     console.print(table(console, _COLUMNS, list(_rows(explanation, 0, 1))))
+    for line in known.advice_on_kernels((each.backend, each.op) for each in calls if "cpu" in each.device.lower()):
+        prose_console().print(Text(line))
 
 
 def _rows(each: Explanation, depth: int, count: int) -> Iterator[tuple[Text, ...]]:
@@ -162,7 +166,8 @@ def _rows(each: Explanation, depth: int, count: int) -> Iterator[tuple[Text, ...
     name = "  " * depth + each.op + (f" x{count}" if count > 1 else "")
     shown = each.shapes[:1] if each.calls else each.shapes  # the smaller operations show the weights they use
     arrays = "\n".join(f"{array} {'x'.join(map(str, shape))}" for array, shape in shown)
-    refused = "\n".join(f"{kernel}: {reason}" for kernel, reason in each.rejected)
+    below = {f"{kernel}: is not installed: {line}" for kernel, line in known.absent_kernels(each.backend, each.op).items()}
+    refused = "\n".join(line for kernel, reason in each.rejected if (line := f"{kernel}: {reason}") not in below)
     yield tuple(map(Text, (name, each.kernel or ALGEBRA, arrays, ", ".join(sorted(each.features)), refused)))
     for call, same in groupby(each.calls):
         yield from _rows(call, depth + 1, len(list(same)))

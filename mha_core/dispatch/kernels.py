@@ -14,6 +14,7 @@ from . import registry as plugins
 from .context import ALGEBRA, Demands, demanding, demands
 from .contract import OPERATIONS, Backend, Call, Kernel
 from .errors import KernelUnsupported, KernelWarning, UnknownKernel, did_you_mean
+from .known import absent_kernels
 from .registry import registry
 
 
@@ -135,9 +136,9 @@ def kernels_of(op: str) -> Iterator[Kernel]:
 
 def missing_kernels(backend: Backend, op: str) -> Iterator[tuple[str, str]]:
     """Yield the name of each kernel of an operation that is not installed, and how to install it."""
-    known = {kernel.name for kernel in registry().kernels.get((backend.name, op), ())}
-    for name, command in (backend.elsewhere or {}).get(op, {}).items():
-        if name not in known:
+    present = {kernel.name for kernel in registry().kernels.get((backend.name, op), ())}
+    for name, command in (absent_kernels(backend.name, op) | dict((backend.elsewhere or {}).get(op, {}))).items():
+        if name not in present:
             yield name, f"is not installed: {command}"
 
 

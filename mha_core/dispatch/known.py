@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Iterator
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -38,6 +39,34 @@ def backends() -> dict[str, str]:
 def how_to_install(backend: str) -> str:
     """Return what a message says of one of ``backends()`` that is not installed."""
     return f"backend {backend!r} is not installed: {install(backends()[backend])}"
+
+
+def absent(backend: str, op: str = "") -> list[str]:
+    """Return the known distributions that are not installed and have kernels for a backend, of one operation if it is given."""
+    present = {plugin.source for plugin in registry().plugins}
+    kernels = {name: entry.get("kernels", {}).get(backend, ()) for name, entry in distributions().items()}
+    return [name for name, ops in kernels.items() if ops and (not op or op in ops) and name not in present]
+
+
+def absent_kernels(backend: str, op: str) -> dict[str, str]:
+    """Return the command that installs each known kernel of an ``absent`` distribution, by the kernel's name."""
+    entries = (distributions()[name] for name in absent(backend, op))
+    return {entry["kernel"]: entry["install"] for entry in entries}
+
+
+def advice_on_kernels(calls: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield a line for each known distribution that is ``absent`` for some of these calls, given as backend and operation."""
+    from importlib.metadata import entry_points
+
+    served: dict[str, dict[str, None]] = {}
+    for backend, op in calls:
+        for name in absent(backend, op):
+            served.setdefault(name, {})[backend] = None
+    for name, backends in served.items():
+        here = "`mha bench --here` says what it would bring on this machine"
+        if not entry_points(group="mha_core.commands", name="bench"):
+            here += f", once mha-conformance is installed: {distributions()['mha-conformance']['install']}"
+        yield f"{name}, with kernels for {' and '.join(backends)}, is not installed: {install(name)}; {here}"
 
 
 def is_installed(backend: Backend) -> bool:

@@ -35,6 +35,11 @@ class Plugin:
     error: BaseException | None = None
 
     @property
+    def source(self) -> str:
+        """The distribution; of a module that was registered by hand, the distribution that its name suggests."""
+        return self.distribution or self.name.replace("_", "-")
+
+    @property
     def owner(self) -> str:
         """Distribution and version as messages name them; the plugin's own name if there are none."""
         return f"{self.distribution} {self.version}" if self.distribution else self.name

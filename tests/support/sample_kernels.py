@@ -113,9 +113,9 @@ class Plugin:
 
 
 @contextmanager
-def registered(plugin):
-    """Register a plugin until the block ends."""
-    register(plugin)
+def registered(plugin, name=""):
+    """Register a plugin until the block ends, by its name or that of its class."""
+    register(plugin, name)
     try:
         yield plugin
     finally:

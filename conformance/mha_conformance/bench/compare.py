@@ -39,37 +39,37 @@ class Compared:
 
 
 def compare(
-    problem: Problem, baseline: Contender, contenders: Sequence[Contender], effort: Effort, start: Start = Worker
+    problem: Problem, baseline: Contender | None, contenders: Sequence[Contender], effort: Effort, start: Start = Worker
 ) -> Compared:
     """Time contenders in rounds.
 
-    Raises WorkerFailed or AssertionError only if the baseline fails or its answer is wrong.
+    Raises WorkerFailed or AssertionError only if the baseline fails or its answer is wrong; None is for no baseline.
 
     The speed of a process depends on what is fixed when it starts, above all memory addresses: NumPy's float32 exp2 takes
     0.66 ns per element in one process of six, and 0.19 in the others. All processes are therefore restarted several times, and
     the rounds are divided among them.
     """
+    sure = [baseline] if baseline else []
     judge = problem.judge()
-    judge_first = baseline.judged_as.judge() if baseline.judged_as else judge
-    wrong: dict[str, str] = {}
-    closeness: dict[str, float | None] = {}
-    times: dict[str, list[float]] = {each.name: [] for each in (baseline, *contenders)}
+    judges = {each.name: each.judged_as.judge() if each.judged_as else judge for each in (*sure, *contenders)}
+    found = Compared({name: [] for name in judges}, {}, {})
     for share in effort.shares():
-        remaining = [each for each in contenders if each.name not in wrong]
+        remaining = [each for each in contenders if each.name not in found.wrong]
         if not remaining:
             break
         with ExitStack() as stack:
             # started together: a short case spends most of its time loading the libraries
-            first, *others = (
-                stack.enter_context(start(each.name, each.build, *each.arguments)) for each in (baseline, *remaining)
-            )
-            closeness[first.name] = check_answer(first, judge_first)
-            for each in others:
+            workers = [stack.enter_context(start(each.name, each.build, *each.arguments)) for each in (*sure, *remaining)]
+            for at, worker in enumerate(workers):
                 try:
-                    closeness[each.name] = check_answer(each, judge)
+                    found.closeness[worker.name] = check_answer(worker, judges[worker.name])
                 except (AssertionError, WorkerFailed) as error:
-                    wrong[each.name] = str(error)
-            correct = [each for each in others if each.name not in wrong]
-            for name, seconds in (time_in_rounds([first, *correct], share) if correct else {}).items():
-                times[name] += seconds
-    return Compared({name: seconds for name, seconds in times.items() if name not in wrong}, wrong, closeness)
+                    if at < len(sure):
+                        raise
+                    found.wrong[worker.name] = str(error)
+            correct = [each for each in workers if each.name not in found.wrong]
+            for name, seconds in (time_in_rounds(correct, share) if len(correct) > len(sure) else {}).items():
+                found.seconds[name] += seconds
+    for name in found.wrong:
+        del found.seconds[name]
+    return found

@@ -81,22 +81,33 @@ def bench_command(
             "--instructions", help="Count instructions by valgrind, on small cases of the same kinds, and time nothing."
         ),
     ] = False,
+    here: Annotated[
+        bool,
+        typer.Option("--here", help="Time one attention with and without kernels such as mha-native's, in a few seconds."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Time each backend against plain NumPy and the limits of this machine."""
     if (model is None) != (texts is None):
         raise typer.BadParameter("give both --model DIR and --texts FILE", param_hint="--model, --texts")
+    if here and (quick or model or case or instructions):
+        raise typer.BadParameter("it takes only --backend and --json", param_hint="--here")
     if instructions:
         if quick or model:
             raise typer.BadParameter("it takes only --backend, --case and --json", param_hint="--instructions")
         raise typer.Exit(_count(backend or [], case or [], as_json=as_json))
     from ..bench.worker import WorkerFailed
     from . import bench as benching  # it imports NumPy, which no other command needs at startup
+    from . import here as on_this_machine
 
     with failing_clearly():
         try:
             with benching.watching(as_json=as_json) as watch:
-                results = benching.run(backend or [], case or [], quick=quick, model=model, texts=texts, watch=watch)
+                results = (
+                    on_this_machine.run(backend or [], watch)
+                    if here
+                    else benching.run(backend or [], case or [], quick=quick, model=model, texts=texts, watch=watch)
+                )
         except benching.Stopped as stopped:
             if stopped.results.rows and not as_json:
                 benching.show(stopped.results)
@@ -108,7 +119,7 @@ def bench_command(
         if as_json:
             typer.echo(json.dumps(results.record(), indent=2))
         else:
-            benching.show(results)
+            on_this_machine.show(results) if isinstance(results, on_this_machine.Here) else benching.show(results)
     if any(row.wrong for row in results.rows):
         raise typer.Exit(1)
 

@@ -104,12 +104,7 @@ def run(
     done = 0
     try:
         names, skipped = usable(backends)
-        notes += skipped
-        if (share := busy()) > BUSY:
-            notes.append(
-                f"other processes used {share:.0%} of the cores when this began: times are longer, and ratios less certain"
-            )
-        notes += [f"environment variable {name}={os.environ[name]} is set" for name in tuning_variables(os.environ)]
+        notes += [*skipped, *conditions()]
         effort = QUICK if quick else EFFORT
         kinds = {problem.limit.kind for problem in cases.values() if problem.limit}
         total = len(cases) + bool(kinds)
@@ -155,16 +150,23 @@ def _cases(words: Sequence[str], model: Path | None, texts: Path | None) -> tupl
 
 
 def usable(asked: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the requested backends, which must all work; or all that work, and a line for each that does not."""
+    """Return the requested backends, which must all work; or all that work, and a line for each installed one that does not."""
     if asked:
         for name in asked:
             load(check_name(name))
         return list(dict.fromkeys(asked)), []
     rows = report()
-    lines = [f"skipped {row['name']}: {row['reason']}" for row in rows if row["state"] != "ready"]
+    lines = [f"skipped {row['name']}: {row['reason']}" for row in rows if row["state"] not in ("ready", "not installed")]
     if all(row["state"] != "ready" for row in rows):
         raise BackendUnavailable(f"no backend is ready; {'; '.join(lines)}")
     return [row["name"] for row in rows if row["state"] == "ready"], lines
+
+
+def conditions() -> Iterator[str]:
+    """Yield a line for each condition of this machine that changes times."""
+    if (share := busy()) > BUSY:
+        yield f"other processes used {share:.0%} of the cores when this began: times are longer, and ratios less certain"
+    yield from (f"environment variable {name}={os.environ[name]} is set" for name in tuning_variables(os.environ))
 
 
 def _rows(case: str, problem: Problem, names: Sequence[str], effort: Effort, start: Start) -> Iterable[Row]:
@@ -221,10 +223,10 @@ def _table(console: Console, results: Sequence[Row]) -> RenderableType:
     return table(console, ["case", *columns], rows, title=_TITLE, right=True)
 
 
-def show(results: Results) -> None:
+def show(results: Results, tabled: Callable[[Console, Sequence[Row]], RenderableType] = _table) -> None:
     """Print the table, and what its figures mean."""
     console = SafeConsole(highlight=False)
-    console.print(_table(console, results.rows))
+    console.print(tabled(console, results.rows))
     for line in (*_explained(results.limits), *results.notes):
         console.print(Text(line, style="dim"))
     for row in results.rows:

@@ -128,6 +128,9 @@ def test_a_wrong_answer_exits_with_1(monkeypatch):
         ),
         (("--model", "somewhere", "--texts", "no-such-file", "--case", "text"), 1, "no-such-file"),
         (("--instructions", "--quick"), 2, "it takes only --backend, --case and --json"),
+        *((("--here", *words), 2, "it takes only --backend and --json") for words in (["--quick"], ["--case", "tiny"])),
+        (("--here", "--instructions"), 2, "it takes only --backend and --json"),
+        (("--here", "--model", "somewhere", "--texts", "some"), 2, "it takes only --backend and --json"),
         (("--instructions", "--case", "no such case"), 2, "no case has 'no such case' in its name"),
         (
             ("--model", "somewhere", "--texts", os.devnull, "--case", "text"),
@@ -146,6 +149,12 @@ def test_skipped_backends_are_reported():
     names, notes = bench.usable([])
     assert {"numpy", "torch"} <= set(names)
     assert [note for note in notes if note.startswith("skipped cupy: ")]
+
+
+def test_known_backends_that_are_not_installed_are_not_reported(monkeypatch):
+    rows = [{"name": "numpy", "state": "ready", "reason": ""}, {"name": "jax", "state": "not installed", "reason": ""}]
+    monkeypatch.setattr(bench, "report", lambda: rows)
+    assert bench.usable([]) == (["numpy"], [])
 
 
 def test_the_text_encoder_reads_the_given_texts_and_is_skipped_without_them(monkeypatch, tmp_path, minilm):

@@ -4,7 +4,9 @@ import json
 
 import numpy as np
 import pytest
+from command import ok
 from programs import LAME, install, shown_backends
+from sample_kernels import Plugin, a_kernel, registered
 
 import mha_core as mha
 import mha_numpy
@@ -87,3 +89,13 @@ def test_a_known_backend_that_is_not_installed_is_listed_with_its_command(output
     row, line = (next(line for line in outputs[0][400].splitlines() if start in line) for start in ("│ jax ", "jax (mha-jax)"))
     assert "not installed" in row
     assert line == "jax (mha-jax): not installed: pip install ./backends/mha_jax, in a checkout of mha-core"
+
+
+def test_kernels_that_are_not_installed_are_named_with_the_ready_backends_that_they_serve(outputs):
+    advice = "is not installed: pip install ./backends/mha_native, in a checkout of mha-core; `mha bench --here` says"
+    (line,) = (line for line in outputs[0][400].splitlines() if line.startswith("mha-native"))
+    assert line.startswith(f"mha-native, with kernels for numpy and torch, {advice}")
+    assert f"mha-native, with kernels for torch, {advice}" in ok("backends", "torch")
+    assert "mha-native" not in ok("backends", "cupy")
+    with registered(Plugin([a_kernel()]), "mha_native"):
+        assert "mha-native" not in ok("backends", "numpy")

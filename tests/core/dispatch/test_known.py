@@ -1,5 +1,8 @@
 """What messages say of this project's distributions that are not installed."""
 
+import importlib.metadata
+import importlib.util
+import json
 import pickle
 import re
 import tomllib
@@ -8,6 +11,7 @@ import numpy as np
 import pytest
 from programs import run
 from project import ROOT
+from sample_kernels import Plugin, a_kernel, registered
 from together import for_each
 
 import mha_core as mha
@@ -86,6 +90,55 @@ def test_a_backend_that_cannot_be_used_is_answered_with_the_command_that_install
 def test_a_closest_match_may_be_a_backend_that_is_not_installed():
     with pytest.raises(mha.UnknownBackend, match=r"no backend is named 'jaxx'; did you mean 'jax'\? installed: "):
         mha.sinusoidal_positions(2, 4, backend="jaxx")
+
+
+# kernels
+
+
+HERE = "`mha bench --here` says what it would bring on this machine"
+NATIVE = "is not installed: pip install ./backends/mha_native, in a checkout of mha-core"
+
+
+def test_kernels_that_are_not_installed_are_named_once_with_the_backends_of_the_calls_that_they_compute():
+    calls = [("torch", "attention"), ("numpy", "linear_int8"), ("torch", "linear_int8"), ("jax", "gelu"), ("cupy", "attention")]
+    assert [*known.advice_on_kernels(calls)] == [f"mha-native, with kernels for torch and numpy, {NATIVE}; {HERE}"]
+    assert known.absent("jax") == known.absent("jax", "attention") == ["mha-native"]
+    for backend, op in [("jax", "linear_int8"), ("numpy", "gelu"), ("cupy", ""), ("qqq", "")]:
+        assert known.absent(backend, op) == [], (backend, op)
+
+
+def test_the_command_that_measures_is_named_with_its_distribution_where_that_is_not_installed(monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: [])
+    (line,) = known.advice_on_kernels([("numpy", "attention")])
+    assert line.endswith(f"{HERE}, once mha-conformance is installed: pip install './conformance[report]'")
+
+
+def test_kernels_that_are_installed_are_not_named():
+    with registered(Plugin([a_kernel()]), "mha_native"):
+        assert known.absent("numpy") == [] == [*known.advice_on_kernels([("numpy", "attention")])]
+
+
+def test_known_kernels_are_those_of_the_plugin():
+    """It also has kernels of smaller operations and of layers, which are not named."""
+    source = ROOT / "backends" / "mha_native" / "mha_native" / "__init__.py"
+    spec = importlib.util.spec_from_file_location("mha_native_source", source)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    entry = known.distributions()["mha-native"]
+    declared = {(kernel.backend, kernel.op) for kernel in module.mha_kernels() if kernel.name == entry["kernel"]}
+    operations = {op for _, op in declared if op.startswith("attention") or op == "linear_int8"}
+    assert {(backend, op) for backend, ops in entry["kernels"].items() for op in ops} == {
+        (backend, op) for backend, op in declared if op in operations
+    }
+
+
+def test_the_known_shares_of_the_product_rate_are_those_that_were_measured():
+    results = json.loads((ROOT / "docs" / "peers" / "amd-epyc-26-2.json").read_text(encoding="utf-8"))
+    entry = known.distributions()["mha-native"]
+    rows = [row for row in results["rows"] if row["case"] == "attention 8x8x512x64" and row["of"] == "matrix rate"]
+    measured = {row["backend"]: round(row["reached"], 2) for row in rows}
+    assert entry["reached"] == {name: measured[f"{name}+native"] for name in ("numpy", "torch")}
+    assert results["machine"]["system"].split()[-1] in entry["measured_on"]
 
 
 # devices

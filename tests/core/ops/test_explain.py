@@ -1,13 +1,14 @@
 """``explain`` and ``mha explain``: which kernel a call would use and why others are not chosen; nothing is computed."""
 
 import inspect
+import json
 import re
 
 import numpy as np
 import pytest
 from command import run
 from refusals import refusals
-from sample_kernels import OPERATIONS, a_backend, a_kernel, received
+from sample_kernels import OPERATIONS, Plugin, a_backend, a_kernel, received, registered
 
 import mha_core as mha
 from mha_core.dispatch.backend import load
@@ -163,6 +164,36 @@ EXPLAINED = {
 def test_the_command_explains_calls_and_layers(arguments, parts):
     code, out, _ = mha_explain(*arguments.split())
     assert code == 0 and all(part in out for part in parts)
+
+
+ATTENTION = ("attention", "query=1x4x9x8", "--backend", "torch")
+
+
+def test_the_command_says_in_a_line_which_kernels_are_not_installed():
+    """The table leaves them out, and JSON has them among the kernels that were not chosen."""
+    table, line = mha_explain(*ATTENTION)[1].rstrip().rsplit("\n", 1)
+    assert "native" not in table and "recompute: " in table
+    assert line == (
+        "mha-native, with kernels for torch, is not installed: pip install ./backends/mha_native, in a checkout of mha-core; "
+        "`mha bench --here` says what it would bring on this machine"
+    )
+    assert (
+        mha_explain("multi_head_attention", "x=3x4", *(f"w_{w}=4x4" for w in "qkvo"), "num_heads=2")[1].count("mha-native") == 1
+    )
+    record = json.loads(mha_explain(*ATTENTION, "--json")[1])
+    assert record["not chosen"]["native"] == "is not installed: pip install ./backends/mha_native"
+
+
+def test_the_command_names_no_kernels_that_would_not_compute_the_call():
+    assert "mha-native" not in mha_explain("gelu", "x=3x4")[1]
+    assert "native" not in mha_explain(*ATTENTION, "--device", "meta")[1]
+    with registered(Plugin([a_kernel(backend="torch")]), "mha_native"):
+        assert "native" not in mha_explain(*ATTENTION)[1]
+
+
+def test_the_table_has_a_kernel_with_the_name_of_one_that_is_not_installed(installed):
+    installed(a_kernel("attention", backend="torch", name="native", supports=lambda call: "it is Monday"))
+    assert "native: it is Monday" in mha_explain(*ATTENTION)[1]
 
 
 @pytest.mark.parametrize(
