@@ -1,6 +1,7 @@
 """``mha bench --here``: what kernels of other distributions bring, by times and by an estimate, and the sentences on it."""
 
 import json
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -11,7 +12,7 @@ from processes import ALONE, printed
 from project import PATHS
 from sample_kernels import Plugin, a_kernel, registered
 
-from mha_conformance.bench.compare import Contender, compare
+from mha_conformance.bench.compare import Compared, Contender, compare
 from mha_conformance.bench.limits import MATRIX
 from mha_conformance.bench.rounds import QUICK
 from mha_conformance.cli import bench, here
@@ -53,7 +54,7 @@ def test_without_a_share_that_was_measured_on_such_a_processor_there_is_no_estim
 
 ESTIMATE = (
     "mha-native, which is not installed, would take about 0.5 of the time that numpy takes now, by an estimate from the "
-    "product rate measured here and the share of it that docs/peers.md measured (80% on numpy), and has kernels for torch, "
+    "product rate measured here and the least share of it in docs/peers.md (80% on numpy), and has kernels for torch, "
     f"for which there is no estimate on this machine: {INSTALL}"
 )
 NO_ESTIMATE = (
@@ -83,7 +84,7 @@ def measured(monkeypatch):
     def compared(problem, baseline, contenders, effort, start):
         assert baseline is None
         seconds = {each.name: [0.01, 0.02, 0.03] for each in contenders if each.name != "torch"}
-        return seconds, {each.name: "off" for each in contenders if each.name == "torch"}
+        return Compared(seconds, {each.name: "off" for each in contenders if each.name == "torch"}, {})
 
     monkeypatch.setattr(here, "compare", compared)
     monkeypatch.setattr(here, "measured", lambda names, *_: {name: {MATRIX: FLOPS / 0.01} for name in names})
@@ -115,9 +116,11 @@ def test_a_wrong_answer_is_told_and_exits_with_1(measured):
 
 def test_contenders_without_a_baseline_are_timed_and_judged_alike():
     contenders = [Contender(f"off by {n}", sample.off_by, (sample.Sum(1000), n)) for n in (0, 1)]
-    times, wrong = compare(sample.Sum(1000), None, contenders, QUICK)
-    assert list(times) == ["off by 0"] and len(times["off by 0"]) == QUICK.rounds
-    assert wrong == {"off by 1": "the sum is 499501; expected 499500"}
+    found = compare(sample.Sum(1000), None, contenders, QUICK)
+    assert list(found.seconds) == ["off by 0"] and len(found.seconds["off by 0"]) == QUICK.rounds
+    assert found.wrong == {"off by 1": "the sum is 499501; expected 499500"}
+    wide = replace(contenders[1], judged_as=sample.Sum(1000, 1))
+    assert compare(sample.Sum(1000), None, [wide], QUICK).wrong == {}, "its own bound"
 
 
 @pytest.mark.asv

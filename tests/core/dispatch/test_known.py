@@ -132,13 +132,16 @@ def test_known_kernels_are_those_of_the_plugin():
     }
 
 
+CASE = "attention 8x8x512x64"
+
+
 def test_the_known_shares_of_the_product_rate_are_those_that_were_measured():
-    results = json.loads((ROOT / "docs" / "peers" / "amd-epyc-26-2.json").read_text(encoding="utf-8"))
+    pages = [json.loads(file.read_text(encoding="utf-8")) for file in sorted((ROOT / "docs" / "peers").glob("*.json"))]
     entry = known.distributions()["mha-native"]
-    rows = [row for row in results["rows"] if row["case"] == "attention 8x8x512x64" and row["of"] == "matrix rate"]
-    measured = {row["backend"]: round(row["reached"], 2) for row in rows}
-    assert entry["reached"] == {name: measured[f"{name}+native"] for name in ("numpy", "torch")}
-    assert results["machine"]["system"].split()[-1] in entry["measured_on"]
+    rows = [row for page in pages for row in page["rows"] if (row["case"], row["of"]) == (CASE, "matrix rate")]
+    for name, least in entry["reached"].items():
+        assert least == round(min(row["reached"] for row in rows if row["backend"] == f"{name}+native"), 2)
+    assert {page["machine"]["system"].split()[-1] for page in pages} <= set(entry["measured_on"])
 
 
 # devices
