@@ -93,7 +93,7 @@ def _features(arrays: Sequence[Any]) -> frozenset[str]:
             if x is not None and x.requires_grad:
                 features = _GRADIENT if _torch.is_grad_enabled() else _PLAIN
                 break
-    if _modes() or _tracing() is not None or not all(map(_has_memory, arrays)):
+    if _modes() or _tracing() is not None or not (_own_types.issuperset(map(type, arrays)) or all(map(_has_memory, arrays))):
         features |= _TRACED
     return features | _AUTOCAST if _is_autocast() else features
 
