@@ -30,7 +30,7 @@ from mha_core.plugin import (
     score_sum,
 )
 
-from .onednn import fastest_product, unfit
+from .onednn import fastest_product, is_twice_as_fast, unfit
 from .parts import ScorePart, is_turned, parts
 from .rows import GradientInputs, gradients_of, rows_of, sink_gradient
 from .shapes import mask_on_four_axes
@@ -56,6 +56,8 @@ def supports_onednn(call: Call) -> str | None:
     computed = torch.float32 if call.dtype in (torch.float16, torch.bfloat16) else call.dtype
     if reason := unfit(computed, call.device):
         return reason
+    if not is_twice_as_fast():
+        return "is not known to have products twice as fast as MKL's on this processor"
     query, key = call.shape("query"), call.shape("key")
     assert query is not None and key is not None
     if min(query[-2], key[-2]) < 256:

@@ -52,3 +52,8 @@ def test_onednn_is_faster_where_mkl_does_not_use_avx512(monkeypatch, known, expe
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: known, raising=False)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
     assert onednn._is_faster.__wrapped__() is expected
+    monkeypatch.setattr(onednn, "_is_faster", onednn._is_faster.__wrapped__)
+    assert not onednn.is_twice_as_fast.__wrapped__()
+    for feature in ("avx_vnni", "avx512_vp2intersect"):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda feature=feature: {**known, feature: True})
+        assert onednn.is_twice_as_fast.__wrapped__() is expected

@@ -7,7 +7,7 @@ import torch
 from torch_options import OPTIONS, B, H, L, S, seeded, tensor
 
 import mha_core as mha
-from mha_torch import onednn
+from mha_torch import blocks_vjp, onednn
 
 D = 6
 CASES = OPTIONS | {
@@ -151,6 +151,7 @@ def test_half_precision_is_computed_in_float32_and_rounded_once(dtype, kernel):
 
 def test_blocks_use_onednn_where_it_is_faster(monkeypatch):
     monkeypatch.setattr(onednn, "_is_faster", lambda: True)
+    monkeypatch.setattr(blocks_vjp, "is_twice_as_fast", lambda: True)
     given = [torch.randn(1, 2, 600, 32, generator=torch.Generator().manual_seed(at)) for at in range(4)]
     for mask, kernel in ((mha.causal(), "onednn"), (mha.window(9, 0), "sdpa")):
         results = {}
@@ -160,3 +161,11 @@ def test_blocks_use_onednn_where_it_is_faster(monkeypatch):
         torch.testing.assert_close(results[kernel], results["algebra"], rtol=1e-5, atol=1e-5)
     with mha.use_kernel("attention_vjp", "onednn"), pytest.raises(mha.KernelUnsupported, match="needs a band of at least"):
         mha.vjp(mha.scaled_dot_product_attention, *given[:3], mask=mha.window(9, 0))[1](given[3])
+
+
+def test_the_fused_kernel_goes_first_where_onednn_is_little_faster(monkeypatch):
+    monkeypatch.setattr(onednn, "_is_faster", lambda: True)
+    monkeypatch.setattr(blocks_vjp, "is_twice_as_fast", lambda: False)
+    x = torch.ones(1, 2, 600, 32)
+    with mha.use_kernel("attention_vjp", "onednn"), pytest.raises(mha.KernelUnsupported, match="twice as fast as MKL's"):
+        mha.vjp(mha.scaled_dot_product_attention, x, x, x)[1](x)
