@@ -16,15 +16,18 @@ Page: TypeAlias = tuple[Sequence[Row], Mapping[str, Any]]
 """The rows of a page, and all results that it was written from."""
 BEGIN, END = "<!-- written by make bench-peers -->", "<!-- end of speed -->"
 COLUMNS = {"numpy": "NumPy", "torch": "torch", "numpy+native": "NumPy, mha-native", "torch+native": "torch, mha-native"}
-LINES: Mapping[str, tuple[str, ...]] = {
-    "torch's fused attention, 128 to 8192 tokens": ("attention 8x8x", "attention 1x8x", "attention 32x12x"),
-    "the same with gradients": ("attention and gradients",),
-    "torch's fused attention, one query and 8192 keys": ("decode 1x8x1x64",),
-    "torch's fast path, encoder layer of 8 x 512 tokens": ("encoder layer 8x512x512",),
-    "a training step of torch's encoder layer": ("encoder layer, training",),
-    "sentence-transformers, real sentences": ("text encoder",),
+LINES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "torch's fused attention, 128 to 8192 tokens": ("torch SDPA", ("attention 8x8x", "attention 1x8x", "attention 32x12x")),
+    "the same with gradients": ("torch SDPA", ("attention and gradients",)),
+    "torch's fused attention, one query and 8192 keys": ("torch SDPA", ("decode 1x8x1x64",)),
+    "torch's fast path, encoder layer of 8 x 512 tokens": ("nn.", ("encoder layer 8x512x512",)),
+    "a training step of torch's encoder layer": ("nn.", ("encoder layer, training",)),
+    "sentence-transformers, real sentences": ("sentence-transformers", ("text encoder",)),
+    "ONNX Runtime, real sentences": ("ONNX Runtime", ("text encoder",)),
+    "OpenVINO, real sentences": ("OpenVINO", ("text encoder",)),
 }
-"""What each line compares with, and how the names of its cases begin; a name that is given whole is that case alone."""
+"""What each line compares with: how the name of the other library begins, and the names of its cases. A name that is whole
+is that case alone; a line without results is left out."""
 
 
 def tables(pages: Sequence[Page]) -> str:
@@ -37,19 +40,21 @@ def tables(pages: Sequence[Page]) -> str:
 
 def table(rows: Sequence[Row], results: Mapping[str, Any]) -> str:
     """Return the table of one processor, with what its figures depend on; a range where a line has several cases."""
-    names = {row.case for row in rows}
     lines = []
-    for label, words in LINES.items():
+    for label, (peer, words) in LINES.items():
+        of_peer = [row for row in rows if row.peer.startswith(peer)]
+        names = {row.case for row in of_peer}
         cases = {name for name in names for word in words if (name == word if word in names else name.startswith(word))}
-        lines.append((label, *(_range(rows, cases, backend) for backend in COLUMNS)))
+        cells = [_range([row for row in of_peer if row.case in cases], backend) for backend in COLUMNS]
+        lines += [(label, *cells)] if any(cells) else []
     processor = {name: value for name, value in results["machine"].items() if name not in ("caches", "system")}
     origin = f"{results['date']}, {described(processor)}; commit {results['versions']['commit']}"
     rate = f", {results['limits'][MATRIX] / 1e9:.0f} GFLOP/s in matrix products" if MATRIX in results["limits"] else ""
     return f"Measured on {origin}{rate}.\n\n{reports.table(('compared with', *COLUMNS.values()), lines, left=1)}"
 
 
-def _range(rows: Sequence[Row], cases: set[str], backend: str) -> str:
-    ratios = [row.ratio.median for row in rows if row.case in cases and row.backend == backend and row.ratio]
+def _range(rows: Sequence[Row], backend: str) -> str:
+    ratios = [row.ratio.median for row in rows if row.backend == backend and row.ratio]
     ends = dict.fromkeys(f"{end(ratios):.2f}" for end in (min, max) if ratios)
     return " to ".join(ends)
 

@@ -21,8 +21,9 @@ PROCESSOR = {"model": "Some CPU", "family": 26, "caches": {"L2": "1M"}, "system"
 RESULTS = {"date": "2026-01-31", "machine": PROCESSOR, "versions": {"commit": "0123abc"}, "limits": {MATRIX: 3e11}}
 
 
-def row(case, backend, ratio):
-    return Row(case, "peer", backend, None, Ratio(ratio, ratio, ratio), 1.0, 1.0)
+def row(case, backend, ratio, peer=None):
+    peer = peer or ("sentence-transformers, batch 32" if "text" in case else "torch SDPA, with its gradients")
+    return Row(case, peer, backend, None, Ratio(ratio, ratio, ratio), 1.0, 1.0)
 
 
 def test_a_line_has_the_range_of_its_cases_and_a_column_for_each_backend():
@@ -33,6 +34,8 @@ def test_a_line_has_the_range_of_its_cases_and_a_column_for_each_backend():
         row("attention 8x8x512x64", "torch+native", 0.3),
         row("text encoder", "torch", 0.4),
         row("text encoder, 5120 texts", "torch", 0.9),
+        row("text encoder", "torch", 0.8, "ONNX Runtime"),
+        row("attention 8x8x512x64", "numpy", 0.1, "torch flex_attention"),
     ]
     lines = summary.table(rows, RESULTS).splitlines()
     assert lines[0] == "Measured on 2026-01-31, Some CPU, family 26; commit 0123abc, 300 GFLOP/s in matrix products."
@@ -40,6 +43,8 @@ def test_a_line_has_the_range_of_its_cases_and_a_column_for_each_backend():
     assert cells["torch's fused attention, 128 to 8192 tokens"] == ["0.50 to 0.75", "", "", "0.30"]
     assert cells["the same with gradients"] == ["1.25", "", "", ""]
     assert cells["sentence-transformers, real sentences"] == ["", "0.40", "", ""], "one case is named whole"
+    assert cells["ONNX Runtime, real sentences"] == ["", "0.80", "", ""]
+    assert len(cells) == 4, "a line without results is left out"
 
 
 def test_the_table_of_the_readme_is_that_of_the_page_of_all_cases():
