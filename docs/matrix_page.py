@@ -45,8 +45,9 @@ def _proof(certificate):
     passed, failed = (sum(each[outcome] for each in certificate["sections"].values()) for outcome in ("passed", "failed"))
     versions = ", ".join(f"{name} {version}" for name, version in list(certificate["libraries"].items())[:1])
     judged = f"{passed:,} tests passed" + (f", {failed:,} failed" if failed else "")
-    where = ", ".join(filter(None, (certificates.summary(certificate), certificate["device"])))
-    return f"{where}: {judged}, with {versions}"
+    device = certificate["device"] if " object at " not in certificate["device"] else ""
+    where = ", ".join(filter(None, (certificates.summary(certificate), device)))
+    return f"{where}: {judged}" + (f", with {versions}" if versions else "")
 
 
 def features():

@@ -83,9 +83,9 @@ def device_of(x: Array) -> Any:
 
 
 def device_name(x: Array) -> str:
-    """Return the name of an array's device; "" for one without."""
+    """Return the name of an array's device; "" for one without a device, or whose device has no name."""
     device = device_of(x)
-    return "" if device is None else str(device)
+    return "" if device is None or " object at 0x" in str(device) else str(device)
 
 
 def dtype_name(dtype: Any) -> str:

@@ -10,6 +10,7 @@ import mha_core as mha
 from mha_conformance import test_memory, test_namespace
 from mha_conformance.backend import CannotJudge
 from mha_conformance.find import NEEDED, find
+from mha_core.algebra.arrays import device_name
 from mha_core.dispatch.registry import register
 from mha_core.ops.explain import explain
 from mha_core.plugin import Backend, hookimpl
@@ -133,6 +134,12 @@ def test_a_library_without_devices_has_no_device_named_none(installed):
     assert found.on_host == "its arrays have no __dlpack_device__"
     told = explain("gelu", found.array(np.zeros(2)))
     assert told.device == "" and str(told).splitlines()[0] == "gelu: algebra (mine, float32)"
+
+
+def test_a_device_without_a_name_is_not_named():
+    """Python's own text of an object has its address."""
+    assert device_name(types.SimpleNamespace(device=object())) == ""
+    assert device_name(types.SimpleNamespace(device="cpu")) == "cpu"
 
 
 def test_an_array_that_belongs_to_its_thread_is_computed_when_it_is_made(installed):

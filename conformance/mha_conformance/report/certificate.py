@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,7 @@ def head(backend: BackendUnderTest, kernels: Iterable[Kernel], selection: str) -
         "backend": backend.name,
         "plugin": {"name": plugin.name, "distribution": plugin.distribution or None, "version": plugin.version or None},
         "mha_core": mha_core.__version__,
-        "libraries": dict(record.versions()) if record.versions else {},
+        "libraries": dict(record.versions()) if record.versions else _library(backend.name),
         "python": platform.python_version(),
         "platform": {"machine": platform.machine(), "system": platform.system(), "processor": described(processor())},
         "commit": versions().get("commit"),
@@ -88,6 +89,14 @@ def head(backend: BackendUnderTest, kernels: Iterable[Kernel], selection: str) -
         "selection": selection,
         "kernels": [_kernel(kernel) for kernel in kernels],
     }
+
+
+def _library(name: str) -> dict[str, str]:
+    """Return the version of the library that a backend is named after, if there is one of this name."""
+    try:
+        return {name: version(name)}
+    except PackageNotFoundError:
+        return {}
 
 
 def _kernel(kernel: Kernel) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import mha_core
 from mha_conformance.bench.machine import described, processor, versions
 from mha_conformance.cases.pieces import piece_problems
 from mha_conformance.oracle import tolerance
+from mha_conformance.report import certificate
 from mha_conformance.report.evidence import ERRORS, RUNS, Evidence, Records, evidence
 from mha_conformance.report.promises import PROMISES
 from mha_conformance.report.sections import OUTCOMES, SECTIONS, section_named
@@ -322,3 +323,8 @@ def test_evidence_from_many_threads_is_complete():
     records = found.take()
     assert records[ERRORS] == {("attention", "float32"): 499.0 * 3}
     assert records[RUNS] == {("attention", "kernel"): 2000}
+
+
+def test_a_backend_without_versions_has_that_of_the_library_it_is_named_after():
+    assert certificate._library("numpy") == {"numpy": np.__version__}
+    assert certificate._library("no-such-library") == {}
