@@ -62,16 +62,16 @@ def measured(case: Case, backends: Sequence[str], effort: Effort, rates: Mapping
         return []
     peer = Contender(case.peer.name, case.peer.build, (case.problem,), case.peer.judged_as)
     ours = [Contender(name, native.work, (case.ours or type(case.problem).ours, case.problem, name)) for name in taken]
-    found = compare(case.problem, peer, ours, effort)
-    times, cosines = found.seconds, found.closeness
+    compared = compare(case.problem, peer, ours, effort)
+    times, cosines = compared.seconds, compared.closeness
     limit, rows = case.problem.limit, []
     for name in taken:
         row = partial(Row, case.name, case.peer.name, name, case.goals.get(name))
-        if name in found.wrong:
-            rows.append(row(wrong=found.wrong[name]))
+        if name in compared.wrong:
+            rows.append(row(wrong=compared.wrong[name]))
             continue
         seconds, peer_seconds = statistics.median(times[name]), statistics.median(times[peer.name])
         reached, of = (None, None) if limit is None else (limit.amount / seconds / rates[limit.kind], limit.kind)
-        its = ratio(times[name], times[peer.name]), seconds, peer_seconds, reached, of, len(times[name])
-        rows.append(row(*its, cosine=cosines[name], peer_cosine=cosines[peer.name]))
+        figures = ratio(times[name], times[peer.name]), seconds, peer_seconds, reached, of, len(times[name])
+        rows.append(row(*figures, cosine=cosines[name], peer_cosine=cosines[peer.name]))
     return rows

@@ -76,23 +76,23 @@ def _is_large(rows: int, w: tuple[int, ...]) -> bool:
 
 @cache
 def is_twice_as_fast() -> bool:
-    """Return whether a processor on which oneDNN is faster computes 512 bits in a cycle.
+    """Return whether oneDNN is faster and the processor computes 512 bits in a cycle, as EPYCs do from the fifth generation on.
 
-    Of those whose AVX-512 MKL leaves unused, that are the ones with features that came with AMD's fifth generation.
+    AVX-VNNI and AVX512_VP2INTERSECT tell it from the fourth generation, which lacks both.
     """
-    known = _known()
-    return _is_faster() and bool(known.get("avx_vnni", False) or known.get("avx512_vp2intersect", False))
+    features = _capabilities()
+    return _is_faster() and bool(features.get("avx_vnni", False) or features.get("avx512_vp2intersect", False))
 
 
-def _known() -> dict[str, Any]:
+def _capabilities() -> dict[str, Any]:
     """Return the processor's features, as torch names them; none if it does not report them."""
-    known: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict[str, Any])()
-    return known
+    features: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict[str, Any])()
+    return features
 
 
 @cache
 def _is_faster() -> bool:
     """Return whether the processor has AVX-512 that MKL does not use."""
-    known = _known()
-    unused = known.get("avx512_f", False) and "Intel" not in known["cpu_name"]
+    features = _capabilities()
+    unused = features.get("avx512_f", False) and "Intel" not in features["cpu_name"]
     return bool(unused and torch.backends.mkl.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise"))  # type: ignore[no-untyped-call]

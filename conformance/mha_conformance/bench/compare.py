@@ -28,7 +28,7 @@ class Contender:
 
 @dataclass(frozen=True)
 class Compared:
-    """What was found, by the names of contenders."""
+    """The results, by the names of contenders."""
 
     seconds: dict[str, list[float]]
     """Per call, one number per round."""
@@ -49,27 +49,27 @@ def compare(
     0.66 ns per element in one process of six, and 0.19 in the others. All processes are therefore restarted several times, and
     the rounds are divided among them.
     """
-    sure = [baseline] if baseline else []
+    baselines = [baseline] if baseline else []
     judge = problem.judge()
-    judges = {each.name: each.judged_as.judge() if each.judged_as else judge for each in (*sure, *contenders)}
-    found = Compared({name: [] for name in judges}, {}, {})
+    judges = {each.name: each.judged_as.judge() if each.judged_as else judge for each in (*baselines, *contenders)}
+    compared = Compared({name: [] for name in judges}, {}, {})
     for share in effort.shares():
-        remaining = [each for each in contenders if each.name not in found.wrong]
+        remaining = [each for each in contenders if each.name not in compared.wrong]
         if not remaining:
             break
         with ExitStack() as stack:
             # started together: a short case spends most of its time loading the libraries
-            workers = [stack.enter_context(start(each.name, each.build, *each.arguments)) for each in (*sure, *remaining)]
+            workers = [stack.enter_context(start(each.name, each.build, *each.arguments)) for each in (*baselines, *remaining)]
             for at, worker in enumerate(workers):
                 try:
-                    found.closeness[worker.name] = check_answer(worker, judges[worker.name])
+                    compared.closeness[worker.name] = check_answer(worker, judges[worker.name])
                 except (AssertionError, WorkerFailed) as error:
-                    if at < len(sure):
+                    if at < len(baselines):
                         raise
-                    found.wrong[worker.name] = str(error)
-            correct = [each for each in workers if each.name not in found.wrong]
-            for name, seconds in (time_in_rounds(correct, share) if len(correct) > len(sure) else {}).items():
-                found.seconds[name] += seconds
-    for name in found.wrong:
-        del found.seconds[name]
-    return found
+                    compared.wrong[worker.name] = str(error)
+            correct = [each for each in workers if each.name not in compared.wrong]
+            for name, seconds in (time_in_rounds(correct, share) if len(correct) > len(baselines) else {}).items():
+                compared.seconds[name] += seconds
+    for name in compared.wrong:
+        del compared.seconds[name]
+    return compared

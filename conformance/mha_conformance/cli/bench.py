@@ -172,12 +172,12 @@ def conditions() -> Iterator[str]:
 def _rows(case: str, problem: Problem, names: Sequence[str], effort: Effort, start: Start) -> Iterable[Row]:
     kind = type(problem)
     contenders = [Contender(name, kind.ours, (problem, name)) for name in names]
-    found = compare(problem, Contender(PLAIN, kind.plain, (problem,)), contenders, effort, start)
-    times = found.seconds
+    compared = compare(problem, Contender(PLAIN, kind.plain, (problem,)), contenders, effort, start)
+    times = compared.seconds
     yield Row(case, PLAIN, statistics.median(times[PLAIN]) if times[PLAIN] else None)
     for name in names:
-        if name in found.wrong:
-            yield Row(case, name, wrong=found.wrong[name])
+        if name in compared.wrong:
+            yield Row(case, name, wrong=compared.wrong[name])
             continue
         relative = ratio(times[name], times[PLAIN])
         yield Row(case, name, statistics.median(times[name]), relative.median, relative.low, relative.high)

@@ -60,14 +60,14 @@ def run(backends: Sequence[str], watch: Watch) -> Here:
     contenders = [Contender(title, plugins.without, (PROBLEM, *each)) for title, each in left_out.items()]
     with Crew() as crew:
         watch(CASE, 0, 2, [])
-        found = compare(PROBLEM, None, contenders, EFFORT, crew.worker)
+        compared = compare(PROBLEM, None, contenders, EFFORT, crew.worker)
         watch("the product rate of this machine", 1, 2, [])
         limits = measured(names, QUICK, [MATRIX], crew.worker)
-    times, rows = found.seconds, []
+    times, rows = compared.seconds, []
     for title, (name, _) in left_out.items():
         seconds, rate = statistics.median(times[title]) if title in times else None, limits.get(name, {}).get(MATRIX)
         reached = PROBLEM.limit.amount / seconds / rate if seconds and rate else None
-        rows.append(Row(CASE, title, seconds, reached=reached, of=MATRIX, wrong=found.wrong.get(title, "")))
+        rows.append(Row(CASE, title, seconds, reached=reached, of=MATRIX, wrong=compared.wrong.get(title, "")))
     timed = {each: times[title] for title, each in left_out.items() if title in times}
     return Here(rows, limits, notes, list(gains(timed, limits)))
 
