@@ -77,6 +77,7 @@ def test_every_family_is_quantized(once, name):
     of_rounded = replace(encoder, model=replace(encoder.model, encoder=encoder.model.encoder.map(rounded)))
     of_weights = rms(of_rounded.encode(TEXTS, normalize=False) - expected)
     assert of_weights < rms(vectors - expected) < 2 * of_weights, "rows are rounded as finely as weights"
+    assert rms(vectors - expected) < 0.1 * rms(expected)
     layer = quantized.model.encoder.layers[-1]
     maps = (*(getattr(layer.attention, f"w_{part}") for part in "qkvo"), layer.feed_forward.w_1, layer.feed_forward.w_2)
     assert all(isinstance(w, mha.Int8Weight) for w in maps)
