@@ -51,3 +51,12 @@ def take_along_axis(x, indices, /, *, axis=-1):
     chunks = {at: -1 if at == axis % x.ndim else sizes for at, sizes in enumerate(x.chunks)}
     x, indices = x.rechunk(chunks), indices.rechunk(chunks)
     return da.map_blocks(np.take_along_axis, x, indices, axis, dtype=x.dtype, chunks=indices.chunks)
+
+
+def take(x, indices, /, *, axis=None):
+    """Return the elements of x at indices. For one index, Dask 2026.8 declares the shape of x, so two are taken."""
+    if indices.shape != (1,):
+        return compat.take(x, indices, axis=axis)
+    axis = 0 if axis is None else axis % x.ndim
+    twice = compat.take(x, da.concatenate([indices, indices]).rechunk(-1), axis=axis)
+    return twice[(slice(None),) * axis + (slice(1),)]
