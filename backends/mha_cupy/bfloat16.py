@@ -51,7 +51,16 @@ def where(condition: Any, x1: Any, x2: Any, /) -> Any:
 
 def argsort(x: Any, /, **options: Any) -> Any:
     """``argsort`` of the standard. CuPy's does not support bfloat16; float32 has the same order."""
-    return compat.argsort(x.astype(cupy.float32) if _is_bfloat16(x.dtype) else x, **options)
+    return compat.argsort(_widened(x), **options)
+
+
+def round(x: Any, /) -> Any:
+    """``round`` of the standard. CuPy's returns float32 for bfloat16."""
+    return compat.round(_widened(x)).astype(x.dtype, copy=False)
+
+
+def _widened(x: Any) -> Any:
+    return x.astype(cupy.float32) if _is_bfloat16(x.dtype) else x
 
 
 def _bits(x: Any) -> Any:

@@ -9,7 +9,7 @@ import cupy
 from array_api_compat.cupy import *  # noqa: F403
 from ml_dtypes import bfloat16  # noqa: F401
 
-from .bfloat16 import argsort, finfo, isdtype, matmul, result_type, where  # noqa: F401
+from .bfloat16 import argsort, finfo, isdtype, matmul, result_type, round, where  # noqa: F401
 from .devices import CREATION, from_dlpack  # noqa: F401
 
 globals().update(CREATION)
