@@ -21,6 +21,11 @@ NO_CODE = [f":(exclude)*.{kind}" for kind in ("md", "svg", "png", "json")]
 LIBRARIES = ("mha-core", "numpy", "torch", "sentence-transformers", "transformers")
 
 
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def processor() -> dict[str, object]:
     """Return what tells this processor from others: its names and numbers, cores, caches, and which of FLAGS it has.
 
@@ -28,13 +33,12 @@ def processor() -> dict[str, object]:
     the processor itself.
     """
     cpu = _cpuinfo()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     numbers = {name: int(cpu[word]) for name, word in NUMBERS.items() if cpu.get(word, "").isdigit()}
     return {
         "model": cpu.get("model name") or platform.processor() or "unknown",
         **numbers,
         "caches": _caches(),
-        "cores": cores,  # that this process may use
+        "cores": cores(),
         "flags": [flag for flag in FLAGS if flag in cpu.get("flags", "").split()],
         "system": f"{platform.system()} {platform.machine()}",
     }

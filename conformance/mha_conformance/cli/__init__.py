@@ -39,7 +39,7 @@ def conform_command(
             "--processes",
             metavar="N",
             min=1,
-            help="Run the tests in N processes, which takes N times the memory; needs pytest-xdist.",
+            help="Run the tests in N processes, which share the cores and take N times the memory; needs pytest-xdist.",
         ),
     ] = None,
     report: Annotated[

@@ -11,7 +11,7 @@ from mha_conformance.cli.conform import conform
 from mha_core import MhaError
 
 
-def environment(monkeypatch):
+def environment(monkeypatch, **options):
     """Return the variables of the process that a run starts."""
     seen = {}
 
@@ -20,7 +20,7 @@ def environment(monkeypatch):
         return SimpleNamespace(returncode=3)
 
     monkeypatch.setattr(subprocess, "run", run)
-    assert conform("numpy", {}) == 3
+    assert conform("numpy", {}, **options) == 3
     return seen
 
 
@@ -31,6 +31,15 @@ def test_idle_threads_sleep_unless_the_user_says_otherwise(monkeypatch):
     variables = environment(monkeypatch)
     assert (variables["OMP_WAIT_POLICY"], variables["OPENBLAS_THREAD_TIMEOUT"]) == ("PASSIVE", "20")
     assert "PYTEST_ADDOPTS" not in variables
+
+
+def test_several_processes_share_the_cores_unless_the_user_says_otherwise(monkeypatch):
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MKL_NUM_THREADS", "5")
+    assert "OMP_NUM_THREADS" not in environment(monkeypatch)
+    variables = environment(monkeypatch, processes=1000)
+    assert (variables["OMP_NUM_THREADS"], variables["OPENBLAS_NUM_THREADS"], variables["MKL_NUM_THREADS"]) == ("1", "1", "5")
 
 
 def test_several_processes_run_the_tests_of_one(tmp_path):
