@@ -106,17 +106,17 @@ template <class T, int PER, int N = VECTORS> struct Tile {
     }
     static void scale_by(T* x, Vec<T> factor) { store(x, load(x) * factor); }
 
-    // The scores of J keys, from ``key`` on; ``done`` of the block's are known. While their products are computed, scores that
-    // wait become weights: the two keep different units of the processor busy.
+    // The scores of J keys, from ``key`` on; ``done`` of the block's are known. Those that wait become weights while products
+    // are computed, since the two keep different units of the processor busy; before them where sums fill the registers.
     template <int J, int V>
     __attribute__((noinline)) void score(int first, const T* keys, ptrdiff_t step, ptrdiff_t key, int done, bool cut) {
         Vec<T> s[J][V], most[V];
         each<J, V>([&](auto j, auto v) __attribute__((always_inline)) { s[j][v] = Vec<T>{}; });
         const T* queries = q + first * LANES<T>;
         ahead.fetch(fetches);
-        ptrdiff_t left = depth, share = depth / ((done - weighed) / PER + 1);
+        ptrdiff_t left = depth, share = REGISTERS == 32 ? depth / ((done - weighed) / PER + 1) : 0;
         for (; weighed < done && left > share; left -= share) {
-            multiply<T, PER, J, V, false>(s, queries, keys, step, share);
+            if (share) multiply<T, PER, J, V, false>(s, queries, keys, step, share);
             weigh<V>(first, done);
         }
         multiply<T, PER, J, V, false>(s, queries, keys, step, left);
