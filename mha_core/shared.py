@@ -16,7 +16,7 @@ from .dispatch.context import ALGEBRA, demanding
 from .dispatch.contract import FEATURES, LAYER_VJPS, STATE_FEATURES, VJPS
 from .dispatch.default import backend_without_arrays
 from .dispatch.errors import did_you_mean
-from .dispatch.kernels import imported
+from .dispatch.kernels import imported, opt_in_of
 from .dispatch.registry import registry
 from .dispatch.selection import backend_of, check_floating, check_name, find_backend
 from .distributed.engine import Engine, engine_of

@@ -28,7 +28,7 @@ class Target:
     """torch's name of the device."""
     clock: Clock
     kernels: Mapping[str, tuple[tuple[str, str], ...]]
-    """(operation, kernel) pairs that a contender demands by name, because they are not chosen automatically."""
+    """(operation, kernel) pairs that a contender demands by name, whatever would be chosen."""
     is_rehearsal: bool = False
 
     @property

@@ -21,12 +21,14 @@ _DTYPES = {"float16", "bfloat16", "float32", "float64"}
 
 def record(op: str, name: str, sources: Iterable[str]) -> dict[str, Any]:
     """Return the fields ``source`` and ``opt_in`` of ``Kernel`` for a kernel with these sources."""
-    return {"source": partial(_texts, tuple(sources)), "opt_in": reason_against(op, name, sources)}
+    files = tuple(sources)
+    return {"source": partial(_texts, files), "opt_in": lambda: reason_against(op, name, files, FILE)}
 
 
-def reason_against(op: str, name: str, sources: Iterable[str]) -> str:
-    """Return why a kernel is not certified; "" if it is."""
-    certificate, reason = _read(FILE)
+@cache
+def reason_against(op: str, name: str, sources: tuple[str, ...], file: Path) -> str:
+    """Return why a kernel is not certified by a certificate; "" if it is."""
+    certificate, reason = _read(file)
     if reason:
         return reason
     kernel = certificate["kernels"].get((op, name), {})
@@ -34,7 +36,7 @@ def reason_against(op: str, name: str, sources: Iterable[str]) -> str:
         return "the certificate does not say that it ran on a GPU"
     from hashlib import sha256  # the import takes 3 ms, needed only if there is a certificate
 
-    changed = kernel.get("source") != sha256(_texts(tuple(sources)).encode()).hexdigest()
+    changed = kernel.get("source") != sha256(_texts(sources).encode()).hexdigest()
     return f"its source has changed since it was certified on {certificate['date']}" if changed else ""
 
 

@@ -259,8 +259,11 @@ class Kernel:
     The answer is kept for equal calls, so it must depend on the ``Call`` alone.
     ``"module:function"`` is imported on first use, so the function may be in a module that imports the library.
     """
-    opt_in: bool | str = False
-    """True if only ``use_kernel`` chooses the kernel; a string is true and gives the reason."""
+    opt_in: bool | str | Callable[[], bool | str] = False
+    """True if only ``use_kernel`` chooses the kernel; a string is true and gives the reason.
+
+    A function returns either. It is called when a kernel is chosen, so that what it reads costs nothing before.
+    """
     prepare: str | None = None
     """``"module:function"`` of an attention kernel, for small calls.
 

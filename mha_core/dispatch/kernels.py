@@ -65,12 +65,22 @@ def _passed_over(kernel: Kernel, demand: Demands, wanted: str | None, composite:
     """Return why a kernel is not considered; None if it is."""
     if wanted is not None:
         return None if kernel.name == wanted else f"use_kernel asks for {wanted!r}"
-    if kernel.opt_in:
-        reason = f": {kernel.opt_in}" if isinstance(kernel.opt_in, str) else ""
+    if opt_in := opt_in_of(kernel):
+        reason = f": {opt_in}" if isinstance(opt_in, str) else ""
         return f"is chosen only by use_kernel({kernel.op!r}, {kernel.name!r}){reason}"
     if composite and demand.kernels:
         return f"use_kernel is in force for {demand.kernels[-1][0]!r}, which it may compute itself"
     return None
+
+
+def opt_in_of(kernel: Kernel) -> bool | str:
+    """Return whether, or why, only ``use_kernel`` chooses a kernel."""
+    if not callable(kernel.opt_in):
+        return kernel.opt_in
+    try:
+        return kernel.opt_in()
+    except BaseException as error:
+        return _broken(kernel, "cannot say whether it may be chosen", error)
 
 
 def _unfit(kernel: Kernel, call: Call) -> str | None:

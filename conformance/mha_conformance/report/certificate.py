@@ -23,7 +23,7 @@ import numpy as np
 
 import mha_core
 from mha_core.plugin import Kernel
-from mha_core.shared import atomic_file, device_name, registry
+from mha_core.shared import atomic_file, device_name, opt_in_of, registry
 
 from ..backend import BackendUnderTest, CannotJudge
 from ..bench.machine import described, processor, versions
@@ -101,7 +101,13 @@ def _library(name: str) -> dict[str, str]:
 
 def _kernel(kernel: Kernel) -> dict[str, Any]:
     """Describe a kernel, with the hash of its source if it has one: the verdict holds for that source only."""
-    record = {"op": kernel.op, "name": kernel.name, "from": registry().owner(kernel), "opt_in": bool(kernel.opt_in), "runs": 0}
+    record = {
+        "op": kernel.op,
+        "name": kernel.name,
+        "from": registry().owner(kernel),
+        "opt_in": bool(opt_in_of(kernel)),
+        "runs": 0,
+    }
     return record if kernel.source is None else {**record, "source": sha256(kernel.source().encode()).hexdigest()}
 
 

@@ -16,6 +16,31 @@ X = np.random.default_rng(0).normal(size=(2, 3, 5, 4)).astype(np.float32)
 W, B = np.full((4, 4), 0.3, dtype=np.float32), np.full(4, 0.2, dtype=np.float32)
 
 
+def test_a_function_says_whether_a_kernel_is_chosen_and_is_asked_when_one_is(installed):
+    asked = []
+
+    def reason():
+        asked.append(1)
+        return "not certified"
+
+    def broken():
+        raise OSError("no file")
+
+    installed(
+        a_kernel("relu", name="yes", opt_in=lambda: False),
+        a_kernel("relu", name="broken", priority=101, opt_in=broken),
+        a_kernel("relu", name="no", priority=102, opt_in=reason),
+    )
+    assert not asked
+    with pytest.warns(mha.KernelWarning, match=r"broken.* cannot say whether it may be chosen: OSError: no file"):
+        explanation = mha.explain("relu", X)
+    assert asked == [1] and explanation.kernel == "yes"
+    assert ("no", "is chosen only by use_kernel('relu', 'no'): not certified") in explanation.rejected
+    for name in ("no", "broken"):
+        with mha.use_kernel("relu", name):
+            assert mha.explain("relu", X).kernel == name
+
+
 def test_a_kernel_is_demanded_by_name(installed):
     installed(a_kernel("relu", name="first", priority=2), a_kernel("relu", name="second", priority=1, opt_in=True))
     y = -np.ones(3)
