@@ -7,7 +7,7 @@ OpenVINO's scales come from these same texts.
 
 from __future__ import annotations
 
-import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -93,11 +93,17 @@ def _session(file: Path) -> Callable[[Inputs], Any]:
 
 
 def _compiled(file: Path) -> Callable[[Inputs], Any]:
+    _without_telemetry()
     from openvino import Core
 
     core = Core()
     model = core.compile_model(core.read_model(str(file)), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     return lambda inputs: model(dict(inputs))[0]
+
+
+def _without_telemetry() -> None:
+    """Hide the package by which OpenVINO and NNCF send over the network, from a forked process, what they are used for."""
+    sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
 
 
 def _exported(problem: Texts) -> Path:
@@ -152,7 +158,7 @@ def _quantize(problem: Texts, folder: Path) -> None:
 
 
 def _calibrate(problem: Texts, folder: Path) -> None:
-    os.environ["NNCF_CI"] = "1"  # otherwise it sends what it is used for over the network
+    _without_telemetry()
     import nncf
     from openvino import Core, save_model
 
