@@ -88,7 +88,7 @@ FUNCTIONS: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "new_axis": lambda xp, x, y, i: x[..., None, :],
     "one_row": lambda xp, x, y, i: x[0, ...],
     "stepped": lambda xp, x, y, i: x[..., ::2],
-    "take, one index": lambda xp, x, y, i: xp.take(x, i[1:2], axis=-1),
+    "take, one index": lambda xp, x, y, i: xp.take(x, xp.asarray([0], device=device_of(i)), axis=-1),
     # functions of results of others, which a library may hold in another form, such as sparse arrays that are 1 elsewhere
     "exp, then matmul": lambda xp, x, y, i: xp.matmul(_softmax(xp, x), xp.matrix_transpose(y)),
     "exp, then concat": lambda xp, x, y, i: xp.concat([x, xp.exp(x)], axis=-2),

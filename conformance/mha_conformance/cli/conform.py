@@ -26,7 +26,7 @@ _ENVIRONMENT = {
 uses freed memory again. Memory from the system is cleared, which would hide a kernel that reads what it has not written.
 """
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-"""Likewise, by which several processes share the cores."""
+"""Variables that are set likewise where several processes share the cores."""
 
 
 def conform(backend: str, options: Mapping[str, Any], *, processes: int | None = None) -> int:
