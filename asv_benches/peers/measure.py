@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from mha_conformance.bench.compare import Contender, compare
+from mha_conformance.bench.limits import MATRIX
 from mha_conformance.bench.rounds import Effort, Ratio, ratio
 
 from . import native
@@ -22,7 +23,7 @@ class Row:
     peer: str
     backend: str
     goal: float | None
-    """Greatest ratio that meets the goal; None if there is no goal."""
+    """Greatest ratio that meets the goal, at least that at the machine's rate of products; None if there is no goal."""
     ratio: Ratio | None = None
     """Time relative to the peer's; None if nothing was measured."""
     seconds: float | None = None
@@ -66,12 +67,14 @@ def measured(case: Case, backends: Sequence[str], effort: Effort, rates: Mapping
     times, cosines = compared.seconds, compared.closeness
     limit, rows = case.problem.limit, []
     for name in taken:
-        row = partial(Row, case.name, case.peer.name, name, case.goals.get(name))
+        row, goal = partial(Row, case.name, case.peer.name, name), case.goals.get(name)
         if name in compared.wrong:
-            rows.append(row(wrong=compared.wrong[name]))
+            rows.append(row(goal, wrong=compared.wrong[name]))
             continue
         seconds, peer_seconds = statistics.median(times[name]), statistics.median(times[peer.name])
         reached, of = (None, None) if limit is None else (limit.amount / seconds / rates[limit.kind], limit.kind)
-        figures = ratio(times[name], times[peer.name]), seconds, peer_seconds, reached, of, len(times[name])
+        if goal is not None and reached is not None and reached <= 1 and of == MATRIX:  # beyond 1 it does not limit this dtype
+            goal = max(goal, reached * seconds / peer_seconds)
+        figures = goal, ratio(times[name], times[peer.name]), seconds, peer_seconds, reached, of, len(times[name])
         rows.append(row(*figures, cosine=cosines[name], peer_cosine=cosines[peer.name]))
     return rows

@@ -16,6 +16,7 @@ from project import BENCHES, INSTALLED, PATHS
 from mha_conformance.bench.attention import Attention
 from mha_conformance.bench.gradients import AttentionBackward, AttentionStep
 from mha_conformance.bench.layer import Layer
+from mha_conformance.bench.limits import COPY, MATRIX, Limit
 from mha_conformance.bench.rounds import Effort
 from mha_conformance.bench.worker import WorkerFailed
 from peers import attention, layer, training
@@ -58,6 +59,17 @@ def test_a_slower_contender_has_a_greater_ratio():
     assert (row.backend, row.rounds, row.wrong, row.reached) == ("40", 4, "", None)
     assert row.seconds > 4 * row.peer_seconds
     assert row.verdict.startswith("missed by ")
+
+
+@pytest.mark.parametrize("kind, share, capped", [(MATRIX, 0.1, True), (MATRIX, 10, False), (COPY, 0.1, False)])
+def test_a_goal_asks_for_no_more_than_the_rate_of_products(monkeypatch, kind, share, capped):
+    """Where the rate is exceeded, it limits another dtype; copies move bytes that reading alone does not."""
+    monkeypatch.setattr(sample.Sum, "limit", Limit(kind, 1.0))
+    (row,) = measured(case_of(sample.repeated, **{"40": 0.01}), ["40"], EFFORT, {kind: 1.0})
+    rate = 1 / share / row.seconds
+    (row,) = measured(case_of(sample.repeated, **{"40": 0.01}), ["40"], EFFORT, {kind: rate})
+    goal = 1 / rate / row.peer_seconds if capped else 0.01
+    assert row.goal == pytest.approx(goal) and row.verdict.startswith("missed by")
 
 
 # what is not timed
