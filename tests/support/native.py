@@ -36,7 +36,7 @@ def _levels():
     from mha_native.level import native
 
     levels = []
-    for name in ("avx512_amx", "avx512_bf16", "avx512", "avx2", "base"):
+    for name in ("avx512_amx", "avx512_bf16", "avx512", "avx2", "dotprod", "base"):
         try:
             levels.append(native.use_level(name))
         except ValueError:

@@ -7,6 +7,6 @@ import os
 from . import _native
 
 LEVEL: str = _native.use_level(os.environ.get("MHA_NATIVE_LEVEL") or None)
-"""base (SSE2 or NEON), avx2, avx512, avx512_bf16 or avx512_amx."""
+"""base (SSE2 or NEON), avx2, avx512, avx512_bf16 or avx512_amx; dotprod, on AArch64 with dot products of bytes."""
 
 native = _native

@@ -14,6 +14,13 @@ typedef int8_t Rounded;
 MHA_INLINE Sums add_products(Sums sums, Sums w, Sums x) {
     return (Sums)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)w, (__m512i)x);
 }
+#elif defined(__ARM_FEATURE_DOTPROD)
+constexpr int GROUP = 4, OFFSET = 0;
+typedef int8_t Stored;
+typedef int8_t Rounded;
+MHA_INLINE Sums add_products(Sums sums, Sums w, Sums x) {
+    return (Sums)vdotq_s32((int32x4_t)sums, (int8x16_t)w, (int8x16_t)x);
+}
 #else
 constexpr int GROUP = 2, OFFSET = 0;
 typedef int16_t Stored;

@@ -1,7 +1,7 @@
 // Vectors of numbers, written with the extensions that GCC and Clang share.
 //
 // A file that includes this one is compiled once for each level of processor, in the namespace of the level. MHA_LEVEL is
-// one of base, avx2, avx512, avx512_bf16, avx512_amx.
+// one of base, avx2, avx512, avx512_bf16, avx512_amx, dotprod.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>

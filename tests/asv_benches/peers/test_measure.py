@@ -61,7 +61,7 @@ def test_a_slower_contender_has_a_greater_ratio():
     assert row.verdict.startswith("missed by ")
 
 
-@pytest.mark.parametrize("kind, share, capped", [(MATRIX, 0.1, True), (MATRIX, 10, False), (COPY, 0.1, False)])
+@pytest.mark.parametrize(("kind", "share", "capped"), [(MATRIX, 0.1, True), (MATRIX, 10, False), (COPY, 0.1, False)])
 def test_a_goal_asks_for_no_more_than_the_rate_of_products(monkeypatch, kind, share, capped):
     """Where the rate is exceeded, it limits another dtype; copies move bytes that reading alone does not."""
     monkeypatch.setattr(sample.Sum, "limit", Limit(kind, 1.0))
