@@ -3,7 +3,7 @@
 >>> from mha_core.plugin import Backend, Kernel, Call, hookimpl
 """
 
-from .algebra.arrays import DynamicRange, sum_to
+from .algebra.arrays import DynamicRange, sum_to, write_rows
 from .algebra.attention import block_state
 from .algebra.attention_vjp import AttentionGradients, block_gradients, gradients_by_sequence, row_terms, sink_gradient
 from .algebra.bias_sums import ScoreSum, bias_by_distance, gradient_by_distance, score_sum
@@ -85,5 +85,6 @@ __all__ = [
     "skewed",
     "sum_to",
     "unregister",
+    "write_rows",
     "visible_blocks",
 ]

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Set
 from typing import Any
 
-from mha_core.plugin import ATTENTION_FEATURES, STANDARD_LAYER_FEATURES, Backend, Kernel, NoDevice, hookimpl
+from mha_core.plugin import ATTENTION_FEATURES, STANDARD_LAYER_FEATURES, Backend, Kernel, NoDevice, hookimpl, write_rows
 
 from .certificate import record
 
@@ -83,6 +83,7 @@ def mha_backends() -> Iterable[Backend]:
         synchronize=_synchronize,
         versions=_versions,
         install="pip install 'mha-core[cupy]'",
+        write=write_rows,
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Set
 from importlib import import_module
 from typing import Any
 
-from mha_core.plugin import ATTENTION_FEATURES, STANDARD_LAYER_FEATURES, Backend, Kernel, hookimpl
+from mha_core.plugin import ATTENTION_FEATURES, STANDARD_LAYER_FEATURES, Backend, Kernel, hookimpl, write_rows
 
 
 def _versions() -> dict[str, str]:
@@ -57,6 +57,7 @@ def mha_backends() -> Iterable[Backend]:
         synchronize=lambda: None,  # a call returns when its result is computed
         versions=_versions,
         install="pip install numpy",
+        write=write_rows,
     )
 
 

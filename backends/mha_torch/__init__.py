@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from contextlib import ExitStack
 from typing import Any
 
-from mha_core.plugin import ATTENTION_FEATURES, STANDARD_LAYER_FEATURES, Backend, Collectives, Kernel, hookimpl
+from mha_core.plugin import ATTENTION_FEATURES, STANDARD_LAYER_FEATURES, Backend, Collectives, Kernel, hookimpl, write_rows
 
 _default_threads: int | None = None  # torch's number of threads before the user set another
 _torch: Any = None  # set when the namespace is loaded, like the three below; _features reads them in every call
@@ -65,6 +65,12 @@ def _from_numpy(array: Any, device: Any) -> Any:
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         array = array.copy()  # torch supports neither read-only memory nor negative strides
     return torch.asarray(array, device=device)
+
+
+def _write(x: Any, start: int, rows: Any) -> Any:
+    if x.is_inference() and not _torch.is_inference_mode_enabled():
+        x = x.clone()  # torch refuses to write into an array of its inference mode elsewhere
+    return write_rows(x, start, rows)
 
 
 _PLAIN: frozenset[str] = frozenset()
@@ -181,6 +187,7 @@ def mha_backends() -> Iterable[Backend]:
         set_num_threads=_set_num_threads,
         versions=_versions,
         install="pip install 'mha-core[torch]'",
+        write=_write,
     )
 
 

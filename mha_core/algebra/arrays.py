@@ -186,3 +186,9 @@ def sum_to(xp: Namespace, x: Array, shape: Sequence[int]) -> Array:
     extra = x.ndim - len(shape)
     wide = tuple(axis for axis in range(x.ndim) if axis < extra or (shape[axis - extra] == 1 and x.shape[axis] != 1))
     return xp.reshape(xp.sum(x, axis=wide, dtype=x.dtype) if wide else x, tuple(shape))
+
+
+def write_rows(x: Any, start: int, rows: Any) -> Any:
+    """Return x (..., S, D) with other rows from ``start`` on, written into x: for libraries whose arrays can be changed."""
+    x[..., start : start + rows.shape[-2], :] = rows
+    return x

@@ -198,6 +198,11 @@ class Backend:
 
     Conformance then reads an array, which computes it, before it goes to another thread.
     """
+    write: Callable[[Any, int, Any], Any] | None = None
+    """Returns an array x (..., S, D) with other rows from a number on: ``write(x, start, rows)``. It may write into x.
+
+    With it a cache of keys and values grows without copying what it holds; by default arrays are concatenated.
+    """
 
 
 @dataclass(frozen=True)

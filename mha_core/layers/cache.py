@@ -9,10 +9,37 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..algebra.arrays import Array
+from ..dispatch.backend import LoadedBackend
+from ..dispatch.context import dry
 from ..dispatch.selection import backend_of
 from ..ops.caches import unchanged_on_error
+
+
+@dataclass(eq=False)
+class _Store:
+    """Memory with room behind the keys or values of a cache, so that appending copies nothing but the new positions."""
+
+    array: Array
+    """(..., capacity, D)."""
+    held: Array
+    """Its part that is filled. These rows are never written again, and the cache holds this very array."""
+
+    @classmethod
+    def of(cls, backend: LoadedBackend, held: Any, capacity: int) -> _Store:
+        """Return a store with a copy of ``held``."""
+        shape = (*held.shape[:-2], capacity, held.shape[-1])
+        array = backend.xp.empty(shape, dtype=held.dtype, device=held.device)
+        return cls(_written(backend, array, 0, held), held)
+
+    def append(self, backend: LoadedBackend, rows: Array) -> Array:
+        """Write rows behind those that are filled, and return all of them."""
+        start, end = self.held.shape[-2], self.held.shape[-2] + rows.shape[-2]
+        self.array = _written(backend, self.array, start, rows)
+        self.held = self.array[..., :end, :]
+        return self.held
 
 
 @dataclass(eq=False)
@@ -33,6 +60,10 @@ class KeyValueCache:
 
     whole: int | None = None
     """The number of positions in the caches of all ranks, if they are spread over ranks."""
+    _stores: tuple[_Store, _Store] | None = field(default=None, init=False, repr=False)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**vars(self), "_stores": None}  # a copy does not write where this cache does
 
     @property
     def length(self) -> int:
@@ -49,14 +80,27 @@ class KeyValueCache:
             return key, value
         if self.context is not None:
             raise ValueError("the cache holds the keys of a context: self-attention needs another cache")
-        xp = backend_of({"key": key, "cache.key": self.key}).xp
+        backend = backend_of({"key": key, "cache.key": self.key})
         if key.shape[:-2] != self.key.shape[:-2]:
             raise ValueError(
                 f"the cache holds keys {tuple(self.key.shape)}, the new ones are {tuple(key.shape)}: "
                 "expected the same batch and heads; start another sequence with an empty cache"
             )
         self._check(source or {})
-        return xp.concat([self.key, key], axis=-2), xp.concat([self.value, value], axis=-2)
+        old: tuple[Any, Any] = self.key, self.value
+        new: tuple[Any, Any] = key, value
+        if (
+            backend.record.write is None
+            or dry.get()
+            or backend.features([*old, *new])
+            or any((x.dtype, x.device) != (y.dtype, y.device) for x, y in zip(old, new, strict=True))
+        ):
+            return backend.xp.concat([self.key, key], axis=-2), backend.xp.concat([self.value, value], axis=-2)
+        end = self.key.shape[-2] + key.shape[-2]
+        stores = self._stores
+        if stores is None or any(s.held is not x or s.array.shape[-2] < end for s, x in zip(stores, old, strict=True)):
+            stores = self._stores = _Store.of(backend, self.key, 2 * end), _Store.of(backend, self.value, 2 * end)
+        return stores[0].append(backend, key), stores[1].append(backend, value)
 
     def of_context(self, context: Array, source: Mapping[str, Array | None] | None = None) -> tuple[Array, Array] | None:
         """Return the keys and values of this context; None if the cache is empty.
@@ -77,6 +121,11 @@ class KeyValueCache:
                     f"the cache holds keys and values that were computed with another {name}: each layer needs its own cache, "
                     "and another sequence an empty one"
                 )
+
+
+def _written(backend: LoadedBackend, x: Array, start: int, rows: Array) -> Array:
+    assert backend.record.write is not None
+    return backend.record.write(x, start, rows)
 
 
 def _equal(x: Array | None, y: Array | None) -> bool:

@@ -44,5 +44,5 @@ def mha_kernels():
 def mha_backends():
     plugin = chosen()
     if plugin.module in OF_BACKENDS:
-        kinds = ("namespace", "from_numpy", "to_numpy", "is_floating", "parallel")
+        kinds = ("namespace", "from_numpy", "to_numpy", "is_floating", "parallel", "write")
         yield Backend(plugin.backend, 1, (f"{__name__}.backends:Array",), **{kind: _later(kind) for kind in kinds})

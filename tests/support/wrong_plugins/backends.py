@@ -10,6 +10,8 @@ from threading import Lock
 
 import numpy as np
 
+from mha_core.plugin import write_rows
+
 from .inputs import forwards, in_memory_order
 
 
@@ -138,6 +140,11 @@ FUNCTIONS = {
         "drops_errors": _drops_errors,
         "reads_all": lambda function, items: map(function, list(items)),
         "one_at_a_time": _one_at_a_time,
+    },
+    "write": {
+        None: write_rows,
+        "a_row_late": lambda x, start, rows: write_rows(x, start + (start > 0), rows),
+        "over_the_first": lambda x, start, rows: write_rows(x, 0, rows),
     },
     "is_floating": {
         None: lambda dtype: np.isdtype(dtype, "real floating"),

@@ -48,6 +48,10 @@ _BLOCKS = {
         ("without_signs_of_zero", 0, "test_numbers_of_every_dtype and float32", "from_numpy loses the sign of zero"),
         ("int64_through_float64", 0, "test_numbers_of_every_dtype and int64", "from_numpy converts int64 through float64"),
     ],
+    "backends test_layers": [
+        ("a_row_late", 0, "test_decoder", "write leaves out a row"),
+        ("over_the_first", 0, "test_decoder", "write replaces the first rows"),
+    ],
     "backends test_parallel": [
         ("as_completed", 0, "test_results_come_in_order", "results come as they are completed"),
         ("in_pairs", 0, "test_results_come_in_order", "the last of an odd number of items is lost"),
