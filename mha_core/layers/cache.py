@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 from typing import Any
 
-from ..algebra.arrays import Array
+from ..algebra.arrays import Array, Namespace
 from ..dispatch.backend import LoadedBackend
 from ..dispatch.context import dry
 from ..dispatch.selection import backend_of
@@ -25,20 +27,26 @@ class _Store:
     array: Array
     """(..., capacity, D)."""
     held: Array
-    """Its part that is filled. These rows are never written again, and the cache holds this very array."""
+    """Its rows from ``start`` to ``end``. They are never written again, and the cache holds this very array."""
+    start: int
+    end: int
 
     @classmethod
     def of(cls, backend: LoadedBackend, held: Any, capacity: int) -> _Store:
         """Return a store with a copy of ``held``."""
         shape = (*held.shape[:-2], capacity, held.shape[-1])
         array = backend.xp.empty(shape, dtype=held.dtype, device=held.device)
-        return cls(_written(backend, array, 0, held), held)
+        return cls(_written(backend, array, 0, held), held, 0, held.shape[-2])
 
-    def append(self, backend: LoadedBackend, rows: Array) -> Array:
-        """Write rows behind those that are filled, and return all of them."""
-        start, end = self.held.shape[-2], self.held.shape[-2] + rows.shape[-2]
-        self.array = _written(backend, self.array, start, rows)
-        self.held = self.array[..., :end, :]
+    def has_room(self, held: Array, rows: Array) -> bool:
+        """Return whether these rows can be written behind ``held``."""
+        return self.held is held and self.end + rows.shape[-2] <= self.array.shape[-2]
+
+    def append(self, backend: LoadedBackend, rows: Array, drop: int) -> Array:
+        """Write rows behind those that are held, and return all but the first ``drop``."""
+        self.array = _written(backend, self.array, self.end, rows)
+        self.start, self.end = self.start + drop, self.end + rows.shape[-2]
+        self.held = self.array[..., self.start : self.end, :]
         return self.held
 
 
@@ -60,6 +68,10 @@ class KeyValueCache:
 
     whole: int | None = None
     """The number of positions in the caches of all ranks, if they are spread over ranks."""
+    window: int | None = None
+    """The number of newest positions that the next step may see; older ones are dropped. None: all are kept."""
+    first: int = 0
+    """The position of the first key: the number of those that were dropped."""
     _stores: tuple[_Store, _Store] | None = field(default=None, init=False, repr=False)
 
     def __getstate__(self) -> dict[str, object]:
@@ -67,12 +79,12 @@ class KeyValueCache:
 
     @property
     def length(self) -> int:
-        """S, the number of positions that were cached, on all ranks."""
-        length = 0 if self.key is None else self.key.shape[-2]
+        """The number of positions that were cached, on all ranks, with those that were dropped."""
+        length = 0 if self.key is None else self.first + self.key.shape[-2]
         return length if self.whole is None else self.whole
 
     def joined(self, key: Array, value: Array, source: Mapping[str, Array | None] | None = None) -> tuple[Array, Array]:
-        """Return the cached positions followed by new ones; the cache does not change.
+        """Return the cached positions, of a window the newest, followed by new ones; the cache does not change.
 
         Raises ValueError if batch or heads differ, if the cache holds a context, or if ``source`` differs from the cache's.
         """
@@ -89,18 +101,22 @@ class KeyValueCache:
         self._check(source or {})
         old: tuple[Any, Any] = self.key, self.value
         new: tuple[Any, Any] = key, value
+        drop = 0 if self.window is None else max(0, self.key.shape[-2] - self.window)
         if (
             backend.record.write is None
             or dry.get()
             or backend.features([*old, *new])
             or any((x.dtype, x.device) != (y.dtype, y.device) for x, y in zip(old, new, strict=True))
         ):
-            return backend.xp.concat([self.key, key], axis=-2), backend.xp.concat([self.value, value], axis=-2)
-        end = self.key.shape[-2] + key.shape[-2]
+            key, value = (backend.xp.concat([x[..., drop:, :], y], axis=-2) for x, y in zip(old, new, strict=True))
+            return key, value
         stores = self._stores
-        if stores is None or any(s.held is not x or s.array.shape[-2] < end for s, x in zip(stores, old, strict=True)):
-            stores = self._stores = _Store.of(backend, self.key, 2 * end), _Store.of(backend, self.value, 2 * end)
-        return stores[0].append(backend, key), stores[1].append(backend, value)
+        if stores is None or not all(map(_Store.has_room, stores, old, new)):
+            capacity = 2 * (self.key.shape[-2] - drop + key.shape[-2])
+            key_store, value_store = (_Store.of(backend, x[..., drop:, :], capacity) for x in old)
+            stores, drop = (key_store, value_store), 0
+            self._stores = stores
+        return stores[0].append(backend, key, drop), stores[1].append(backend, value, drop)
 
     def of_context(self, context: Array, source: Mapping[str, Array | None] | None = None) -> tuple[Array, Array] | None:
         """Return the keys and values of this context; None if the cache is empty.
@@ -109,10 +125,24 @@ class KeyValueCache:
         """
         if self.key is None or self.value is None:
             return None
-        if self.context is not context:
+        if not _equal(self.context, context):
             raise ValueError("the cache holds the keys of another context: start another sequence with an empty cache")
         self._check(source or {})
         return self.key, self.value
+
+    def select(self, indices: Array) -> None:
+        """Keep the sequences with these indices along the first axis, in this order; some may be left out, others repeated.
+
+        For beams, and for batches whose sequences end at different times. Raises ValueError if keys have no batch axis.
+        """
+        if self.key is None or self.value is None:
+            return
+        if self.key.ndim < 4:
+            raise ValueError(f"the cache holds keys {tuple(self.key.shape)}, which have no batch axis: expected (batch, K, S, D)")
+        xp = backend_of({"cache.key": self.key, "indices": indices}).xp
+        take = partial(_taken, xp, indices)
+        self.key, self.value, self.context = take(self.key), take(self.value), take(self.context)
+        self.source = {name: take(x) if name == "value_context" else x for name, x in self.source.items()}
 
     def _check(self, source: Mapping[str, Array | None]) -> None:
         for name, x in source.items():
@@ -126,6 +156,10 @@ class KeyValueCache:
 def _written(backend: LoadedBackend, x: Array, start: int, rows: Array) -> Array:
     assert backend.record.write is not None
     return backend.record.write(x, start, rows)
+
+
+def _taken(xp: Namespace, indices: Array, x: Array | None) -> Any:
+    return None if x is None else xp.take(x, indices, axis=0)
 
 
 def _equal(x: Array | None, y: Array | None) -> bool:
@@ -152,11 +186,19 @@ class DecoderCache:
 
     layers: list[tuple[KeyValueCache, KeyValueCache]] = field(default_factory=list)
     """For each layer, one for its own positions and one for the memory."""
+    window: int | None = None
+    """The window of the caches for own positions, as in ``KeyValueCache``."""
 
     @property
     def length(self) -> int:
         """The number of positions decoded so far."""
         return self.layers[0][0].length if self.layers else 0
+
+    def select(self, indices: Array) -> None:
+        """Keep the sequences with these indices, as in ``KeyValueCache``; from then on, give the memory of those."""
+        with unchanged_on_error(*self.layers):
+            for cache in chain.from_iterable(self.layers):
+                cache.select(indices)
 
     @contextmanager
     def step(self, num_layers: int) -> Iterator[list[tuple[KeyValueCache, KeyValueCache]]]:
@@ -164,7 +206,7 @@ class DecoderCache:
         if self.layers and len(self.layers) != num_layers:
             raise ValueError(f"the cache has {len(self.layers)} layers; expected {num_layers}, the layers of this decoder")
         started = bool(self.layers)
-        self.layers = self.layers or [(KeyValueCache(), KeyValueCache()) for _ in range(num_layers)]
+        self.layers = self.layers or [(KeyValueCache(window=self.window), KeyValueCache()) for _ in range(num_layers)]
         try:
             with unchanged_on_error(*self.layers):
                 yield self.layers

@@ -7,6 +7,9 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from ..algebra.arrays import Array
+from ..algebra.expressions import Mask
+from ..algebra.masks import Band
+from .options import Options
 
 
 class Cache(Protocol):
@@ -17,11 +20,31 @@ class Cache(Protocol):
     context: Array | None
     source: Mapping[str, Array | None]
     whole: int | None
+    window: int | None
+    first: int
 
     @property
     def length(self) -> int: ...
     def joined(self, key: Array, value: Array, source: Mapping[str, Array | None] | None = None) -> tuple[Array, Array]: ...
     def of_context(self, context: Array, source: Mapping[str, Array | None] | None = None) -> tuple[Array, Array] | None: ...
+
+
+def check_window(window: int, options: Options) -> None:
+    """Raise ValueError if a call with these options may read positions that a cache of ``window`` positions has dropped."""
+    mask, bias = options.get("mask"), options.get("bias")
+    conjuncts = mask.conjuncts() if isinstance(mask, Mask) else [] if mask is None else [mask]
+    if not any(isinstance(each, Band) and each.low is not None and each.low > -window for each in conjuncts):
+        raise ValueError(
+            f"the cache keeps the newest {window} positions, and the mask lets queries see older ones: expected "
+            f"mask=mha.window({window - 1}, 0) or one that reaches less far back"
+        )
+    by_index = {
+        "mask": not all(isinstance(each, Band) for each in conjuncts),
+        "bias": bias is not None and not getattr(bias, "by_distance", False),
+        "weight_dropout": options.get("weight_dropout") is not None,
+    }
+    for name in (name for name, reads in by_index.items() if reads):
+        raise ValueError(f"{name} depends on more than distances, and the cache drops positions: use a cache without window")
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from ..dispatch.context import dry
 from ..dispatch.selection import check_floating
 from . import check
 from .attention import attention_weights, scaled_dot_product_attention
-from .caches import Cache
+from .caches import Cache, check_window
 from .composite import composite
 from .elementary import Examined
 from .functional import linear
@@ -75,7 +75,8 @@ def multi_head_attention(
     rotary : function of heads (..., h, L, d_k) and an offset
         Returns the heads rotated by position, as the layer ``Rotary`` does.
     cache : KeyValueCache
-        New keys and values are appended to it, and the query offset follows from its length.
+        New keys and values are appended to it, and the query offset follows from its length. One with a window drops old
+        positions, so the mask must be a window too.
     group : mha_core.distributed.Sharding
         Sequences are spread over ranks: x and the context are this rank's parts; with a cache, x is the whole.
     options : as ``scaled_dot_product_attention``
@@ -200,6 +201,9 @@ def _examine(*arguments: Any, **keywords: Any) -> Examined:
 def _multi_head(xp: Namespace, *arguments: Any, cache: Cache | None = None, **keywords: Any) -> Array:
     a = _Arguments.of(*arguments, **keywords)
     x, context, group, options = a.x, a.context, a.group, a.options
+    window = None if cache is None or context is not None else cache.window
+    if window is not None:
+        check_window(window, options)
     q = heads(xp, x, a.w_q, a.b_q, a.num_heads, a.norm_q)
     source = arrays_of({"w_k": a.w_k, "b_k": a.b_k, "w_v": a.w_v, "b_v": a.b_v, "value_context": a.value_context})
     cached = cache.of_context(context, source) if cache is not None and context is not None else None
@@ -224,9 +228,13 @@ def _multi_head(xp: Namespace, *arguments: Any, cache: Cache | None = None, **ke
         k, v, whole = *_kept_by_rank(group, cache, context, k, v), cache.length + x.shape[-2]
     if cache is not None and cached is None:
         k, v = cache.joined(k, v, source)
+        if window is not None:
+            options["query_offset"] = k.shape[-2] - x.shape[-2]  # among the keys that are left
     out = move_axis(xp, attend(q, k, v, **options), -3, -2)
     out = linear(xp.reshape(out, (*out.shape[:-2], a.w_o.shape[0])), a.w_o, a.b_o)
     if cache is not None and not dry.get():  # at the end, so that a call that fails leaves the cache as it was
+        if window is not None:
+            cache.first = cache.length + x.shape[-2] - k.shape[-2]
         cache.key, cache.value, cache.context, cache.source, cache.whole = k, v, context, source, whole
     return out
 
@@ -235,6 +243,8 @@ def _kept_by_rank(group: Ranks, cache: Cache, context: Array | None, k: Array, v
     """Return the new keys and values that this rank keeps."""
     if context is not None:
         raise ValueError("group and cache are given with context, which is not spread over ranks: leave group out")
+    if cache.window is not None:
+        raise ValueError("group is given, but the cache drops positions: expected a cache without window")
     if cache.key is not None and cache.whole is None:
         raise ValueError("group is given, but the cache holds all positions: start with an empty cache")
     return group.cached(k, cache.length), group.cached(v, cache.length)

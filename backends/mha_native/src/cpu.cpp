@@ -63,8 +63,10 @@ static int level_of_processor() {
 #if defined(__linux__)
     constexpr unsigned long ASIMDDP = 1ul << 20;
     return (getauxval(AT_HWCAP) & ASIMDDP) != 0;
-#else
+#elif defined(__APPLE__)
     return 1;  // every Apple processor has it
+#else
+    return 0;
 #endif
 }
 static bool is_granted(int) { return true; }

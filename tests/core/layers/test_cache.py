@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -97,6 +99,81 @@ def test_new_positions_of_another_dtype_are_not_rounded(layer, x):
     cache.key = cache.key.astype(np.float32)
     key, value = cache.joined(cache.value, cache.value)
     assert (key.dtype, value.dtype, key.shape[2]) == (np.float64, np.float64, 4)
+
+
+@pytest.mark.parametrize("sizes", [[1] * LENGTH, [7, 1, 1, 9, 1, 1, 1, 19], [LENGTH]], ids=["one by one", "chunks", "at once"])
+@pytest.mark.parametrize("window", [4, 6])
+def test_a_window_keeps_the_newest_positions_and_gives_the_same_numbers(backend, rng, sizes, window):
+    """Rotary positions are those of the whole sequence; a bias by distance needs no position."""
+    plain = mha.MultiHeadAttention.init(d_model=8, num_heads=2, num_kv_heads=1, seed=0, backend=backend.name, dtype="float64")
+    layer = replace(plain, rotary=mha.Rotary.init(max_length=LENGTH, dim=4, backend=backend.name, dtype="float64"))
+    x = backend.from_numpy(rng.normal(size=(2, LENGTH, 8)))
+    options = {"mask": mha.window(3, 0), "bias": mha.alibi(2)}
+    cache, outputs = mha.KeyValueCache(window=window), []
+    for size in sizes:
+        start = cache.length
+        outputs.append(layer(x[:, start : start + size, :], cache=cache, **options))
+        assert cache.key.shape[-2] <= window + size and cache.first + cache.key.shape[-2] == cache.length == start + size
+    got = backend.xp.concat(outputs, axis=1)
+    np.testing.assert_allclose(*map(backend.to_numpy, (got, layer(x, **options))), rtol=0, atol=1e-13)
+
+
+def test_a_window_takes_memory_for_itself_only(rng):
+    decoder = mha.Decoder.init(d_model=8, num_heads=2, d_ff=12, num_layers=2, seed=0)
+    y, memory = (rng.normal(size=shape).astype(np.float32) for shape in ((100, 8), (5, 8)))
+    cache, places = mha.DecoderCache(window=4), set()
+    outputs = [decoder(y[at : at + 1], memory, mask=mha.window(3, 0), cache=cache) for at in range(100)]
+    np.testing.assert_allclose(np.concatenate(outputs), decoder(y, memory, mask=mha.window(3, 0)), rtol=0, atol=1e-5)
+    own, of_memory = cache.layers[1]
+    assert (cache.length, own.first, own.key.shape[-2], of_memory.key.shape[-2]) == (100, 95, 5, 5)
+    assert own.key.base.shape[-2] == 10
+
+
+def test_a_window_refuses_what_may_read_positions_that_it_drops(layer, x):
+    far = "the cache keeps the newest 4 positions, and the mask lets queries see older ones: expected mask=mha.window(3, 0)"
+    lengths, array = np.asarray([3, 5]), np.ones((1, 1), dtype=bool)
+    for message, options in (
+        (far, {}),
+        (far, {"mask": mha.causal()}),
+        (far, {"mask": mha.window(4, 0)}),
+        (far, {"mask": array}),
+        (far, {"mask": mha.window(3, 0) | mha.window(9, 0)}),
+        ("mask depends on more than distances, and the cache drops", {"mask": mha.window(3, 0) & mha.key_lengths(lengths)}),
+        ("bias depends on more than distances, and the cache drops", {"mask": mha.window(3, 0), "bias": np.zeros((1, 1))}),
+    ):
+        cache = mha.KeyValueCache(window=4)
+        with pytest.raises(ValueError, match=re.escape(message)):
+            layer(x[:, :1], cache=cache, **options)
+        assert cache.length == 0
+
+
+def test_sequences_are_taken_out_and_repeated(backend, rng):
+    decoder = mha.Decoder.init(d_model=8, num_heads=2, d_ff=12, num_layers=2, seed=0, backend=backend.name, dtype="float64")
+    y, memory = (backend.from_numpy(rng.normal(size=shape)) for shape in ((3, 6, 8), (3, 5, 8)))
+    indices = backend.from_numpy(np.asarray([2, 0, 2, 2]))
+    cache, (chosen, chosen_memory) = mha.DecoderCache(), (backend.xp.take(x, indices, axis=0) for x in (y, memory))
+    decoder(y[:, :4, :], memory, cache=cache)
+    before = cache.layers[1][0].key
+    cache.select(indices)
+    outputs = [decoder(chosen[:, at : at + 1, :], chosen_memory, cache=cache) for at in (4, 5)]
+    expected = decoder(chosen, chosen_memory)[:, 4:, :]
+    np.testing.assert_allclose(*map(backend.to_numpy, (backend.xp.concat(outputs, axis=1), expected)), rtol=0, atol=1e-13)
+    assert before.shape[0] == 3 and cache.layers[1][1].key.shape[0] == 4
+    with pytest.raises(ValueError, match="the cache holds the keys of another context"):
+        decoder(chosen[:, :1, :], chosen_memory + 1, cache=cache)
+
+
+def test_selecting_needs_a_batch_axis_and_valid_indices(layer, x):
+    alone, cache = mha.KeyValueCache(), mha.DecoderCache()
+    layer(x[0], cache=alone)
+    with pytest.raises(ValueError, match="which have no batch axis: expected"):
+        alone.select(np.asarray([0]))
+    mha.KeyValueCache().select(np.asarray([0]))  # nothing is cached yet
+    decoder = mha.Decoder.init(d_model=8, num_heads=2, d_ff=12, num_layers=1, seed=0, dtype="float64")
+    decoder(x, x, cache=cache)
+    with pytest.raises(IndexError):
+        cache.select(np.asarray([0, 2]))
+    assert {kept.key.shape[0] for kept in cache.layers[0]} == {2}
 
 
 def test_torch_s_inference_mode_may_begin_and_end_between_steps(layer, x):
