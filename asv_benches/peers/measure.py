@@ -73,7 +73,8 @@ def measured(case: Case, backends: Sequence[str], effort: Effort, rates: Mapping
             continue
         seconds, peer_seconds = statistics.median(times[name]), statistics.median(times[peer.name])
         reached, of = (None, None) if limit is None else (limit.amount / seconds / rates[limit.kind], limit.kind)
-        if goal is not None and reached is not None and reached <= 1 and of == MATRIX:  # beyond 1 it does not limit this dtype
+        in_float32 = of == MATRIX and reached is not None and reached <= 1 and getattr(case.problem, "weights", None) is None
+        if goal is not None and reached is not None and in_float32:
             goal = max(goal, reached * seconds / peer_seconds)
         figures = goal, ratio(times[name], times[peer.name]), seconds, peer_seconds, reached, of, len(times[name])
         rows.append(row(*figures, cosine=cosines[name], peer_cosine=cosines[peer.name]))
