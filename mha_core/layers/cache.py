@@ -138,7 +138,7 @@ class KeyValueCache:
         if self.key is None or self.value is None:
             return
         if self.key.ndim < 4:
-            raise ValueError(f"the cache holds keys {tuple(self.key.shape)}, which have no batch axis: expected (batch, K, S, D)")
+            raise ValueError(f"the cache holds keys {tuple(self.key.shape)}, without a batch axis: expected (batch, K, S, D)")
         xp = backend_of({"cache.key": self.key, "indices": indices}).xp
         take = partial(_taken, xp, indices)
         self.key, self.value, self.context = take(self.key), take(self.value), take(self.context)

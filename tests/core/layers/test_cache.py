@@ -106,7 +106,9 @@ def test_new_positions_of_another_dtype_are_not_rounded(layer, x):
 def test_a_window_keeps_the_newest_positions_and_gives_the_same_numbers(backend, rng, sizes, window):
     """Rotary positions are those of the whole sequence; a bias by distance needs no position."""
     plain = mha.MultiHeadAttention.init(d_model=8, num_heads=2, num_kv_heads=1, seed=0, backend=backend.name, dtype="float64")
-    layer = replace(plain, rotary=mha.Rotary.init(max_length=LENGTH, dim=4, backend=backend.name, dtype="float64"))
+    layer = replace(
+        plain, rotary=mha.Rotary.init(max_length=LENGTH, dim=4, interleaved=True, backend=backend.name, dtype="float64")
+    )
     x = backend.from_numpy(rng.normal(size=(2, LENGTH, 8)))
     options = {"mask": mha.window(3, 0), "bias": mha.alibi(2)}
     cache, outputs = mha.KeyValueCache(window=window), []
@@ -121,7 +123,7 @@ def test_a_window_keeps_the_newest_positions_and_gives_the_same_numbers(backend,
 def test_a_window_takes_memory_for_itself_only(rng):
     decoder = mha.Decoder.init(d_model=8, num_heads=2, d_ff=12, num_layers=2, seed=0)
     y, memory = (rng.normal(size=shape).astype(np.float32) for shape in ((100, 8), (5, 8)))
-    cache, places = mha.DecoderCache(window=4), set()
+    cache = mha.DecoderCache(window=4)
     outputs = [decoder(y[at : at + 1], memory, mask=mha.window(3, 0), cache=cache) for at in range(100)]
     np.testing.assert_allclose(np.concatenate(outputs), decoder(y, memory, mask=mha.window(3, 0)), rtol=0, atol=1e-5)
     own, of_memory = cache.layers[1]
@@ -166,7 +168,7 @@ def test_sequences_are_taken_out_and_repeated(backend, rng):
 def test_selecting_needs_a_batch_axis_and_valid_indices(layer, x):
     alone, cache = mha.KeyValueCache(), mha.DecoderCache()
     layer(x[0], cache=alone)
-    with pytest.raises(ValueError, match="which have no batch axis: expected"):
+    with pytest.raises(ValueError, match="without a batch axis: expected"):
         alone.select(np.asarray([0]))
     mha.KeyValueCache().select(np.asarray([0]))  # nothing is cached yet
     decoder = mha.Decoder.init(d_model=8, num_heads=2, d_ff=12, num_layers=1, seed=0, dtype="float64")
