@@ -165,6 +165,14 @@ def test_sequences_are_taken_out_and_repeated(backend, rng):
         decoder(chosen[:, :1, :], chosen_memory + 1, cache=cache)
 
 
+def test_selecting_from_a_context_selects_the_input_of_its_values_too(layer, x):
+    cache, order = mha.KeyValueCache(), np.asarray([1, 0])
+    outputs = layer(x[:, :3], context=x, value_context=-x, cache=cache)
+    cache.select(order)
+    again = layer(x[order, :3], context=x[order], value_context=-x[order], cache=cache)
+    np.testing.assert_allclose(again, outputs[order], rtol=0, atol=1e-14)
+
+
 def test_selecting_needs_a_batch_axis_and_valid_indices(layer, x):
     alone, cache = mha.KeyValueCache(), mha.DecoderCache()
     layer(x[0], cache=alone)
