@@ -69,9 +69,9 @@ class KeyValueCache:
     whole: int | None = None
     """The number of positions in the caches of all ranks, if they are spread over ranks."""
     window: int | None = None
-    """The number of newest positions that the next step may see; older ones are dropped. None: all are kept."""
+    """The number of newest positions that the next step may see. Older ones are dropped; None keeps all."""
     first: int = 0
-    """The position of the first key: the number of those that were dropped."""
+    """The position of the first key, which is the number of those that were dropped."""
     _stores: tuple[_Store, _Store] | None = field(default=None, init=False, repr=False)
 
     def __getstate__(self) -> dict[str, object]:
