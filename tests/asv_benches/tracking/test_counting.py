@@ -43,6 +43,7 @@ def test_history_counts_the_last_commit_first_and_keeps_what_asv_and_the_report_
 
 
 @pytest.mark.asv
+@pytest.mark.rotating
 def test_counts_of_another_backend_are_added_to_those_of_a_commit(clone):
     """Also to those of a backend that this run does not know, such as one with the compiled plugin."""
     only_cases(clone, "dispatch of gelu")

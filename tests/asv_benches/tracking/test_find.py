@@ -43,6 +43,7 @@ def test_a_commit_that_cannot_be_counted_is_left_out_and_an_end_is_named(monkeyp
 
 
 @pytest.mark.asv
+@pytest.mark.rotating
 def test_find_names_the_commit_its_subject_and_the_function(clone):
     only_cases(clone, "dispatch of attention")
     good = clone.git("rev-parse", "HEAD")

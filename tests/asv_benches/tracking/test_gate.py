@@ -105,6 +105,7 @@ def test_the_accepted_slowdowns_of_this_project_can_be_read():
 
 
 @pytest.mark.asv
+@pytest.mark.rotating
 def test_one_more_call_in_dispatch_is_slower_and_a_comment_is_not(clone, tmp_path):
     only_cases(clone, "dispatch of attention")
     base = clone.git("rev-parse", "HEAD")
