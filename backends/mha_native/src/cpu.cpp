@@ -56,25 +56,8 @@ static int level_of_processor() {
 }
 
 static const Level* const LEVELS[] = {&base::level, &avx2::level, &avx512::level, &avx512_bf16::level, &avx512_amx::level};
-#elif defined(__aarch64__)
-namespace dotprod { extern const Level level; }
-
-static int level_of_processor() {
-#if defined(__linux__)
-    constexpr unsigned long ASIMDDP = 1ul << 20;
-    return (getauxval(AT_HWCAP) & ASIMDDP) != 0;
-#elif defined(__APPLE__)
-    return 1;  // every Apple processor has it
 #else
-    return 0;
-#endif
-}
-static bool is_granted(int) { return true; }
-static const Level* const LEVELS[] = {&base::level, &dotprod::level};
-#else
-static int level_of_processor() { return 0; }
-static bool is_granted(int) { return true; }
-static const Level* const LEVELS[] = {&base::level};
+#include "int8_levels.h"
 #endif
 
 const Level* level_named(const char* name) {
