@@ -61,12 +61,22 @@ def test_a_slower_contender_has_a_greater_ratio():
     assert row.verdict.startswith("missed by ")
 
 
-@pytest.mark.parametrize(("kind", "share", "capped"), [(MATRIX, 0.1, True), (MATRIX, 10, False), (COPY, 0.1, False)])
-def test_a_goal_asks_for_no_more_than_the_rate_of_products(monkeypatch, kind, share, capped):
-    """Where the rate is exceeded, it limits another dtype; copies move bytes that reading alone does not."""
-    monkeypatch.setattr(sample.Sum, "limit", Limit(kind, 1.0))
+@pytest.mark.parametrize(
+    ("kind", "capped", "settings"),
+    [
+        (MATRIX, True, {}),
+        (MATRIX, False, {"dtype": "bfloat16"}),
+        (MATRIX, False, {"weights": "int8"}),
+        (COPY, False, {}),
+    ],
+    ids=["float32", "bfloat16", "int8", "copies"],
+)
+def test_a_goal_asks_for_no_more_than_the_rate_of_products(monkeypatch, kind, capped, settings):
+    """That rate is float32's; copies move bytes that reading alone does not."""
+    for name, value in {"limit": Limit(kind, 1.0), **settings}.items():
+        monkeypatch.setattr(sample.Sum, name, value, raising=False)
     (row,) = measured(case_of(sample.repeated, **{"40": 0.01}), ["40"], EFFORT, {kind: 1.0})
-    rate = 1 / share / row.seconds
+    rate = 10 / row.seconds
     (row,) = measured(case_of(sample.repeated, **{"40": 0.01}), ["40"], EFFORT, {kind: rate})
     goal = 1 / rate / row.peer_seconds if capped else 0.01
     assert row.goal == pytest.approx(goal) and row.verdict.startswith("missed by")
