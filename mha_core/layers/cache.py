@@ -35,7 +35,7 @@ class _Store:
     def of(cls, backend: LoadedBackend, held: Any, capacity: int) -> _Store:
         """Return a store with a copy of ``held``."""
         shape = (*held.shape[:-2], capacity, held.shape[-1])
-        array = backend.xp.empty(shape, dtype=held.dtype, device=held.device)
+        array = backend.xp.zeros(shape, dtype=held.dtype, device=held.device)
         return cls(_written(backend, array, 0, held), held, 0, held.shape[-2])
 
     def has_room(self, held: Array, rows: Array) -> bool:
