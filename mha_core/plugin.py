@@ -85,6 +85,6 @@ __all__ = [
     "skewed",
     "sum_to",
     "unregister",
-    "write_rows",
     "visible_blocks",
+    "write_rows",
 ]

@@ -79,8 +79,8 @@ def measured(case: Case, backends: Sequence[str], effort: Effort, rates: Mapping
             continue
         seconds, peer_seconds = statistics.median(times[name]), statistics.median(times[peer.name])
         reached, of = (None, None) if limit is None else (limit.amount / seconds / rates[limit.kind], limit.kind)
-        if goal is not None and reached is not None and of == MATRIX and _is_float32(case.problem):
-            goal = max(goal, reached * seconds / peer_seconds)
+        if goal is not None and limit is not None and of == MATRIX and _is_float32(case.problem):
+            goal = max(goal, limit.amount / rates[MATRIX] / peer_seconds)
         figures = goal, ratio(times[name], times[peer.name]), seconds, peer_seconds, reached, of, len(times[name])
         rows.append(row(*figures, cosine=cosines[name], peer_cosine=cosines[peer.name]))
     return rows

@@ -139,8 +139,8 @@ def reading(rates: Mapping[str, float]) -> list[str]:
         return [ratio]
     limit = (
         "The limit is the fastest float32 matrix product of NumPy, torch and mha-core on torch, "
-        f"{rates[MATRIX] / 1e9:.0f} GFLOP/s; only products are counted, and no goal asks for more. For work that reads more "
-        f"than it computes, marked (copy), it is their fastest copy, {rates[COPY] / 1e9:.0f} GB/s read and written."
+        f"{rates[MATRIX] / 1e9:.0f} GFLOP/s; only products are counted. No goal in float32 is above this rate. For work that "
+        f"reads more than it computes, marked (copy), it is their fastest copy, {rates[COPY] / 1e9:.0f} GB/s read and written."
     )
     return [ratio, limit]
 

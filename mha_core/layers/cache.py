@@ -6,18 +6,19 @@ results as one pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..algebra.arrays import Array, Namespace
-from ..dispatch.backend import LoadedBackend
 from ..dispatch.context import dry
 from ..dispatch.selection import backend_of
 from ..ops.caches import unchanged_on_error
+
+Write: TypeAlias = Callable[[Any, int, Any], Any]
+"""``Backend.write``."""
 
 
 @dataclass(eq=False)
@@ -32,19 +33,19 @@ class _Store:
     end: int
 
     @classmethod
-    def of(cls, backend: LoadedBackend, held: Any, capacity: int) -> _Store:
+    def of(cls, xp: Namespace, write: Write, held: Any, capacity: int) -> _Store:
         """Return a store with a copy of ``held``."""
         shape = (*held.shape[:-2], capacity, held.shape[-1])
-        array = backend.xp.zeros(shape, dtype=held.dtype, device=held.device)
-        return cls(_written(backend, array, 0, held), held, 0, held.shape[-2])
+        array = xp.zeros(shape, dtype=held.dtype, device=held.device)
+        return cls(write(array, 0, held), held, 0, held.shape[-2])
 
     def has_room(self, held: Array, rows: Array) -> bool:
         """Return whether these rows can be written behind ``held``."""
         return self.held is held and self.end + rows.shape[-2] <= self.array.shape[-2]
 
-    def append(self, backend: LoadedBackend, rows: Array, drop: int) -> Array:
+    def append(self, write: Write, rows: Array, drop: int) -> Array:
         """Write rows behind those that are held, and return all but the first ``drop``."""
-        self.array = _written(backend, self.array, self.end, rows)
+        self.array = write(self.array, self.end, rows)
         self.start, self.end = self.start + drop, self.end + rows.shape[-2]
         self.held = self.array[..., self.start : self.end, :]
         return self.held
@@ -54,7 +55,9 @@ class _Store:
 class KeyValueCache:
     """Keys and values of one attention layer; empty at first.
 
-    Self-attention appends its new positions. Cross-attention fills the cache once, and raises ValueError for another context.
+    Self-attention appends its new positions. With a ``window`` it drops older ones, and the masks of its calls must not reach
+    further back; a window that is no positive int is a ValueError. Cross-attention fills the cache once, and raises ValueError
+    for another context.
     """
 
     key: Array | None = None
@@ -67,12 +70,14 @@ class KeyValueCache:
     """The value_context, weights and biases that they were computed with; empty if that is not known."""
 
     whole: int | None = None
-    """The number of positions in the caches of all ranks, if they are spread over ranks."""
+    """The number of positions cached so far, if ``key`` holds only this rank's, or the newest of a window."""
     window: int | None = None
     """The number of newest positions that the next step may see. Older ones are dropped; None keeps all."""
-    first: int = 0
-    """The position of the first key, which is the number of those that were dropped."""
     _stores: tuple[_Store, _Store] | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.window is not None and (isinstance(self.window, bool) or not isinstance(self.window, int) or self.window < 1):
+            raise ValueError(f"window is {self.window!r}; expected an int of at least 1, or None to keep all positions")
 
     def __getstate__(self) -> dict[str, object]:
         return {**vars(self), "_stores": None}  # a copy does not write where this cache does
@@ -80,11 +85,11 @@ class KeyValueCache:
     @property
     def length(self) -> int:
         """The number of positions that were cached, on all ranks, with those that were dropped."""
-        length = 0 if self.key is None else self.first + self.key.shape[-2]
+        length = 0 if self.key is None else self.key.shape[-2]
         return length if self.whole is None else self.whole
 
     def joined(self, key: Array, value: Array, source: Mapping[str, Array | None] | None = None) -> tuple[Array, Array]:
-        """Return the cached positions, of a window the newest, followed by new ones; the cache does not change.
+        """Return the cached positions (with a window, the newest), followed by new ones; the cache does not change.
 
         Raises ValueError if batch or heads differ, if the cache holds a context, or if ``source`` differs from the cache's.
         """
@@ -102,21 +107,22 @@ class KeyValueCache:
         old: tuple[Any, Any] = self.key, self.value
         new: tuple[Any, Any] = key, value
         drop = 0 if self.window is None else max(0, self.key.shape[-2] - self.window)
+        xp, write = backend.xp, backend.record.write
         if (
-            backend.record.write is None
+            write is None
             or dry.get()
             or backend.features([*old, *new])
             or any((x.dtype, x.device) != (y.dtype, y.device) for x, y in zip(old, new, strict=True))
         ):
-            key, value = (backend.xp.concat([x[..., drop:, :], y], axis=-2) for x, y in zip(old, new, strict=True))
+            key, value = (xp.concat([x[..., drop:, :], y], axis=-2) for x, y in zip(old, new, strict=True))
             return key, value
         stores = self._stores
         if stores is None or not all(map(_Store.has_room, stores, old, new)):
             capacity = 2 * (self.key.shape[-2] - drop + key.shape[-2])
-            key_store, value_store = (_Store.of(backend, x[..., drop:, :], capacity) for x in old)
+            key_store, value_store = (_Store.of(xp, write, x[..., drop:, :], capacity) for x in old)
             stores, drop = (key_store, value_store), 0
             self._stores = stores
-        return stores[0].append(backend, key, drop), stores[1].append(backend, value, drop)
+        return stores[0].append(write, key, drop), stores[1].append(write, value, drop)
 
     def of_context(self, context: Array, source: Mapping[str, Array | None] | None = None) -> tuple[Array, Array] | None:
         """Return the keys and values of this context; None if the cache is empty.
@@ -133,14 +139,18 @@ class KeyValueCache:
     def select(self, indices: Array) -> None:
         """Keep the sequences with these indices along the first axis, in this order; some may be left out, others repeated.
 
-        For beams, and for batches whose sequences end at different times. Raises ValueError if keys have no batch axis.
+        ``indices``: integers (n,). For beams, and for batches whose sequences end at different times. Raises ValueError if keys
+        have no batch axis.
         """
         if self.key is None or self.value is None:
             return
         if self.key.ndim < 4:
             raise ValueError(f"the cache holds keys {tuple(self.key.shape)}, without a batch axis: expected (batch, K, S, D)")
         xp = backend_of({"cache.key": self.key, "indices": indices}).xp
-        take = partial(_taken, xp, indices)
+
+        def take(x: Array | None) -> Any:
+            return None if x is None else xp.take(x, indices, axis=0)
+
         self.key, self.value, self.context = take(self.key), take(self.value), take(self.context)
         self.source = {name: take(x) if name == "value_context" else x for name, x in self.source.items()}
 
@@ -151,15 +161,6 @@ class KeyValueCache:
                     f"the cache holds keys and values that were computed with another {name}: each layer needs its own cache, "
                     "and another sequence an empty one"
                 )
-
-
-def _written(backend: LoadedBackend, x: Array, start: int, rows: Array) -> Array:
-    assert backend.record.write is not None
-    return backend.record.write(x, start, rows)
-
-
-def _taken(xp: Namespace, indices: Array, x: Array | None) -> Any:
-    return None if x is None else xp.take(x, indices, axis=0)
 
 
 def _equal(x: Array | None, y: Array | None) -> bool:

@@ -21,7 +21,6 @@ class Cache(Protocol):
     source: Mapping[str, Array | None]
     whole: int | None
     window: int | None
-    first: int
 
     @property
     def length(self) -> int: ...
@@ -38,13 +37,15 @@ def check_window(window: int, options: Options) -> None:
             f"the cache keeps the newest {window} positions, and the mask lets queries see older ones: expected "
             f"mask=mha.window({window - 1}, 0) or one that reaches less far back"
         )
-    by_index = {
-        "mask": not all(isinstance(each, Band) for each in conjuncts),
-        "bias": bias is not None and not getattr(bias, "by_distance", False),
-        "weight_dropout": options.get("weight_dropout") is not None,
-    }
-    for name in (name for name, reads in by_index.items() if reads):
-        raise ValueError(f"{name} depends on more than distances, and the cache drops positions: use a cache without window")
+    for name, reads_positions in (
+        ("mask", not all(isinstance(each, Band) for each in conjuncts)),
+        ("bias", bias is not None and not getattr(bias, "by_distance", False)),
+        ("weight_dropout", options.get("weight_dropout") is not None),
+    ):
+        if reads_positions:
+            raise ValueError(
+                f"{name} depends on more than distances, and the cache drops positions: use a cache without window"
+            )
 
 
 @contextmanager

@@ -156,7 +156,7 @@ def _keys_input(x: Array, context: Array | None) -> tuple[str, Array]:
 
 @Step
 def _with_cache(*arguments: Any, cache: Cache, **keywords: Any) -> Array:
-    if keywords.get("group") is None and getattr(cache, "whole", None) is not None:
+    if keywords.get("group") is None and getattr(cache, "whole", None) is not None and cache.window is None:
         raise ValueError("the cache is spread over ranks: give the group that it was filled with")
     # kernels must not change their arguments, such as a cache; those of the smaller operations may still be used
     examined = _examine(*arguments, **keywords)
@@ -229,12 +229,11 @@ def _multi_head(xp: Namespace, *arguments: Any, cache: Cache | None = None, **ke
     if cache is not None and cached is None:
         k, v = cache.joined(k, v, source)
         if window is not None:
+            whole = cache.length + x.shape[-2]
             options["query_offset"] = k.shape[-2] - x.shape[-2]  # among the keys that are left
     out = move_axis(xp, attend(q, k, v, **options), -3, -2)
     out = linear(xp.reshape(out, (*out.shape[:-2], a.w_o.shape[0])), a.w_o, a.b_o)
     if cache is not None and not dry.get():  # at the end, so that a call that fails leaves the cache as it was
-        if window is not None:
-            cache.first = cache.length + x.shape[-2] - k.shape[-2]
         cache.key, cache.value, cache.context, cache.source, cache.whole = k, v, context, source, whole
     return out
 
@@ -244,7 +243,7 @@ def _kept_by_rank(group: Ranks, cache: Cache, context: Array | None, k: Array, v
     if context is not None:
         raise ValueError("group and cache are given with context, which is not spread over ranks: leave group out")
     if cache.window is not None:
-        raise ValueError("group is given, but the cache drops positions: expected a cache without window")
+        raise ValueError("group is given, but the cache drops positions: use a cache without window")
     if cache.key is not None and cache.whole is None:
         raise ValueError("group is given, but the cache holds all positions: start with an empty cache")
     return group.cached(k, cache.length), group.cached(v, cache.length)

@@ -1,4 +1,5 @@
 // The levels of processors that are not x86-64: AArch64's second one multiplies bytes, for linear maps of int8 weights.
+// cpu.cpp includes this file in its namespace.
 #if defined(__aarch64__)
 namespace dotprod { extern const Level level; }
 

@@ -142,10 +142,10 @@ def test_explain_shows_what_is_sent_and_which_kernel_computes_a_block():
 def test_what_does_not_fit_ranks_says_so():
     x = normal(1, 4, 24)
 
-    def in_turn(*groups):
-        cache = mha.KeyValueCache()
+    def in_turn(*groups, window=None):
+        cache = mha.KeyValueCache(window=window)
         for group in groups:
-            TURNING(x, cache=cache, group=group, mask=mha.causal())
+            TURNING(x, cache=cache, group=group, mask=mha.window(3, 0))
 
     refused = {
         "dropout by a seed would be the same on all ranks: give keeps= for this rank's part": lambda group: ENCODER(
@@ -153,6 +153,9 @@ def test_what_does_not_fit_ranks_says_so():
         ),
         "group is given, but the cache holds all positions: start with an empty cache": lambda group: in_turn(
             None, Sharding(group)
+        ),
+        "group is given, but the cache drops positions: use a cache without window": lambda group: in_turn(
+            Sharding(group), window=4
         ),
         "the cache is spread over ranks: give the group that it was filled with": lambda group: in_turn(Sharding(group), None),
         "group and cache are given with context, which is not spread over ranks: leave group": lambda group: PLAIN(
