@@ -21,7 +21,7 @@ test: export JAX_DISABLE_MOST_OPTIMIZATIONS = 1
 test: $(DEV)/ready build/backends/ready $(NATIVE) # core and the CPU backends
 	$(PYTEST) -m "not ($(SLOW))" $(ARGS)
 test-all: $(DEV)/ready build/backends/ready $(NATIVE) # every test; .ci/run takes a share of those that rotate
-	$(PYTEST) -m "not quick" $(ARGS)
+	$(PYTEST) $(ARGS)
 compiled: $(NATIVE)
 lint: $(DEV)/ready
 	$(DEV)/bin/ruff format --check && $(DEV)/bin/ruff check

@@ -29,6 +29,7 @@ def trouble(plugin, verdict):
 
 
 @pytest.mark.full
+@pytest.mark.rotating
 @pytest.mark.parametrize("group", GROUPS, ids="-".join)
 def test_every_wrong_plugin_is_found_and_its_promise_named_and_a_right_twin_passes(group, tmp_path):
     """One process judges all plugins of a module by one section: the process takes longer to start than to judge them."""

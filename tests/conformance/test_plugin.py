@@ -60,27 +60,27 @@ ROTATING = [pytest.mark.full, pytest.mark.rotating]
 OTHERS = [name for name in dict.fromkeys((*REGISTERED, "jax", "dask", "frozen_v1")) if name not in (*IN_FULL, *IN_PART)]
 RUNS = [
     *(
-        pytest.param(name, part, ["--dtype", "float32"], marks=pytest.mark.full, id=f"{name}-{part}")
+        pytest.param(name, part, ["--dtype", "float32"], marks=ROTATING, id=f"{name}-{part}")
         for name in IN_FULL
         for part in parts(name)
     ),
     *(pytest.param(name, None, [*REST], marks=ROTATING, id=f"{name}, other dtypes") for name in IN_FULL),
-    *(pytest.param(name, "test_covering", [*FEW], marks=pytest.mark.quick, id=f"{name}, quick") for name in IN_FULL),
+    *(pytest.param(name, "test_covering", [*FEW], id=f"{name}, quick") for name in IN_FULL),
     *(
         pytest.param(
             name,
             part,
             [*([*FEW] if part in IN_FLOAT32.get(name, ()) else ["--quick"]), "--part", "0.03"],
-            marks=ROTATING if name == "jax" else pytest.mark.full,
+            marks=ROTATING,
             id=f"{name}-{part}",
         )
         for name in OTHERS
         for part in parts(name)
     ),
 ]
-"""NumPy and torch are judged by the whole suite in float32, and by the quick one in other dtypes; the certificates in the
-documentation come from the whole suite in all of them. `make test` judges their kernels by the covering designs, which hold
-each problem to many promises at once. The others are judged by the quick suite."""
+"""Covering designs, which hold each problem to many promises at once, judge the kernels of NumPy and torch every time. The rest
+rotates: for NumPy and torch the whole suite in float32 and the quick one in other dtypes, for others the quick one. The
+certificates in the documentation come from the whole suite in all dtypes."""
 
 
 @pytest.mark.parametrize(("name", "part", "extent"), RUNS)

@@ -18,6 +18,7 @@ AHEAD = 15
 
 
 @pytest.mark.asv
+@pytest.mark.rotating
 def test_history_counts_the_last_commit_first_and_keeps_what_asv_and_the_report_read(clone):
     """A commit that changes only a document is not counted."""
     only_cases(clone, "dispatch of gelu")

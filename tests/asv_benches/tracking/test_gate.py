@@ -123,6 +123,7 @@ def test_one_more_call_in_dispatch_is_slower_and_a_comment_is_not(clone, tmp_pat
 
 
 @pytest.mark.asv
+@pytest.mark.rotating
 def test_without_a_base_the_newest_counted_commit_is_compared_with(clone, tmp_path):
     only_cases(clone, "dispatch of gelu")
     done = clone.run("gate", "--backend", "numpy", status=1)
@@ -136,6 +137,7 @@ def test_without_a_base_the_newest_counted_commit_is_compared_with(clone, tmp_pa
 
 
 @pytest.mark.asv
+@pytest.mark.rotating
 def test_a_commit_that_answers_wrongly_was_not_measured(clone):
     only_cases(clone, TINY)
     base = clone.git("rev-parse", "HEAD")

@@ -9,6 +9,7 @@ from tracking.seconds import Cell, Verdict
 
 
 @pytest.mark.asv
+@pytest.mark.rotating
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
 def test_a_planted_slowdown_is_reported_by_backend_and_case(clone, backend):
     base = clone.git("rev-parse", "HEAD")

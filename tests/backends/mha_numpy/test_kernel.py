@@ -163,7 +163,6 @@ any_problem = given(
 )
 
 
-@pytest.mark.quick
 @settings(derandomize=True, deadline=None, max_examples=60)
 @any_problem
 def test_problems_in_any_tiles(**drawn):

@@ -52,9 +52,7 @@ def run_three(function, tasks):
         function(tasks[at])
 
 
-@pytest.fixture(
-    autouse=True, params=[pytest.param(run_three, marks=pytest.mark.quick), pytest.param(None, marks=pytest.mark.full)]
-)
+@pytest.fixture(autouse=True, params=[run_three, pytest.param(None, marks=pytest.mark.full)])
 def _tasks(request, monkeypatch):
     """The tasks of a call that are run: three, or all."""
     if request.param and request.function is not test_13_all_other_memory_grows_with_the_length:

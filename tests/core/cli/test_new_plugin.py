@@ -62,6 +62,7 @@ def test_it_is_listed_and_imports_no_array_library(distribution):
 
 
 @pytest.mark.full
+@pytest.mark.rotating
 def test_it_passes_its_own_test_as_its_readme_says(distribution):
     root, site = distribution
     commands = re.findall(r"^\$ (.*)$", (root / "README.md").read_text(), flags=re.MULTILINE)

@@ -21,10 +21,14 @@ def name_of(page):
     return page.relative_to(ROOT).as_posix()
 
 
-def with_kind(kind):
-    return pytest.mark.parametrize(
-        "page", [page for page in PAGES if any(block.kind == kind for block in blocks(page))], ids=name_of
-    )
+SLOW = {"docs/backend.md"}
+"""Pages whose commands take minutes."""
+
+
+def with_kind(kind, *slow):
+    pages = [page for page in PAGES if any(block.kind == kind for block in blocks(page))]
+    marks = {page: pytest.mark.rotating if name_of(page) in slow else () for page in pages}
+    return pytest.mark.parametrize("page", [pytest.param(page, marks=marks[page], id=name_of(page)) for page in pages])
 
 
 @with_kind("python")
@@ -41,7 +45,7 @@ def test_python_runs_and_prints_what_is_shown(page, minilm, tmp_path):
             assert is_as_shown(block.shown, output), f"line {block.line} printed:\n{output}\nshown is:\n{block.shown}"
 
 
-@with_kind("console")
+@with_kind("console", *SLOW)
 def test_commands_run_and_print_what_is_shown(page, minilm, tmp_path):
     """make and pip are not run here: .ci/run runs make, which runs pip. The targets of make must exist."""
     write_files(page, tmp_path)
