@@ -10,7 +10,7 @@ BENCH  := PYTHONSAFEPATH=1 PYTHONPATH=$${PYTHONPATH:+$$PYTHONPATH:}$$PWD/asv_ben
 REPORT := $(DEV)/bin/mha report asv_benches --output asv_benches/report.html
 # The compiled plugin, if there is a C++ compiler; without one its tests are skipped. Tests with sanitizers ask for their builds themselves.
 NATIVE   := $(if $(shell command -v c++ || command -v g++ || command -v clang++),build/native/ready)
-COMPILED := build/native/ready build/native-asan/ready build/native-tsan/ready
+COMPILED := build/native/ready build/native-asan/ready build/native-tsan/ready build/native-amx/ready
 
 .PHONY: demo test test-all compiled lint docs coverage release-check bench pages gpu-check clean
 
@@ -69,6 +69,7 @@ build/backends/ready: SOURCES := $(addprefix backends/,mha_jax mha_mlx mha_dask 
 build/native%ready:   SOURCES := backends/mha_native
 build/native-asan/ready: SETTINGS := -C cmake.define.MHA_SANITIZE=address,undefined
 build/native-tsan/ready: SETTINGS := -C cmake.define.MHA_SANITIZE=thread
+build/native-amx/ready:  SETTINGS := -C cmake.define.MHA_SANITIZE=address,undefined -C cmake.define.CMAKE_CXX_FLAGS="-include $(CURDIR)/tests/support/emulated_amx.h"
 build/backends/ready: $(shell find backends/mha_jax backends/mha_mlx backends/mha_dask backends/mha_ndonnx tests/third_party -type f -not -name '*.pyc')
 $(COMPILED): $(shell find backends/mha_native -type f -not -name '*.pyc')
 build/backends/ready $(COMPILED): $(DEV)/ready

@@ -35,6 +35,7 @@ from .layers.encoder import Encoder, EncoderLayer
 from .layers.feed_forward import FeedForward
 from .layers.files import LayerFileError
 from .layers.norm import Identity, LayerNorm, RMSNorm
+from .layers.packed_cache import PackedCache
 from .layers.residual import Dropout
 from .layers.rotary import Rotary
 from .ops.attention import (
@@ -114,6 +115,7 @@ __all__ = [
     "Decoder",
     "KeyValueCache",
     "DecoderCache",
+    "PackedCache",
     "backends",
     "use_backend",
     "default_backend",

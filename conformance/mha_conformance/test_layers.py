@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,6 +47,31 @@ def test_decoder_at_once_and_step_by_step(judge: Judge, norm_first: bool) -> Non
         cache = mha.DecoderCache()
         steps = [decoder(y[start:stop, :], memory, cache=cache) for start, stop in pairwise([0, *cuts, 5])]
         judge.assert_right({"decoder": judge.xp.concat(steps, axis=0)}, y, problem, floats)
+
+
+def test_sequences_of_a_packed_cache_are_each_as_in_one_pass(judge: Judge) -> None:
+    """A causal encoder takes steps of random numbers of positions of two sequences, and none of some."""
+    made = mha.Encoder.init(**SMALL, num_layers=2, seed=2)
+    problems = [stack_problem("encoder", made, judge.rng, band="causal", queries=length) for length in (5, 3)]
+    same_weights = problems[0].floats | {"x": problems[1].floats["x"]}
+    problems[1] = replace(problems[1], floats=same_weights, layer=problems[0].layer)
+    arrays, floats = zip(*map(judge.arrays, problems), strict=True)
+    encoder, sequences = problems[0].with_weights(arrays[0]), [each["x"] for each in arrays]
+    caches = [mha.PackedCache(2) for _ in encoder.layers]
+    at, parts = [0, 0], [list[Any](), list[Any]()]
+    while (left := [x.shape[0] - start for x, start in zip(sequences, at, strict=True)]) != [0, 0]:
+        lengths = [min(n, int(judge.rng.integers(0, 3))) for n in left]
+        if not any(lengths):
+            continue
+        ends = [start + n for start, n in zip(at, lengths, strict=True)]
+        x = judge.xp.concat([x[i:j, :] for x, i, j in zip(sequences, at, ends, strict=True)], axis=0)
+        for layer, cache in zip(encoder.layers, caches, strict=True):
+            x = layer(x, mask=mha.causal(), cache=cache.next(lengths))
+        parts[0].append(x[: lengths[0], :])
+        parts[1].append(x[lengths[0] :, :])
+        at = ends
+    for part, x, problem, these in zip(parts, sequences, problems, floats, strict=True):
+        judge.assert_right({"encoder": judge.xp.concat(part, axis=0)}, x, problem, these)
 
 
 def test_layers_are_made_on_the_backend(wide: Judge) -> None:

@@ -16,6 +16,7 @@ from .cache import KeyValueCache
 from .from_torch import ATTENTION_SETTINGS, StateDict, reads_torch, thirds, transposed
 from .init import Weights, heads_of
 from .norm import Norm
+from .packed_cache import PackedStep
 from .rotary import Rotary
 
 
@@ -133,7 +134,7 @@ class MultiHeadAttention(Layer):
         *others: Never,
         context: Array | None = None,
         value_context: Array | None = None,
-        cache: KeyValueCache | None = None,
+        cache: KeyValueCache | PackedStep | None = None,
         group: Ranks | None = None,
         **options: Unpack[Options],
     ) -> Array:

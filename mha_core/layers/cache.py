@@ -6,7 +6,7 @@ results as one pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from ..algebra.arrays import Array, Namespace
 from ..dispatch.context import dry
 from ..dispatch.selection import backend_of
-from ..ops.caches import unchanged_on_error
+from ..ops.caches import Part, unchanged_on_error
 
 Write: TypeAlias = Callable[[Any, int, Any], Any]
 """``Backend.write``."""
@@ -87,6 +87,10 @@ class KeyValueCache:
         """The number of positions that were cached, on all ranks, with those that were dropped."""
         length = 0 if self.key is None else self.key.shape[-2]
         return length if self.whole is None else self.whole
+
+    def parts(self, shape: tuple[int, ...]) -> Sequence[Part]:
+        """Return the sequences of a call whose positions have this shape, (..., L): all of them are in this cache."""
+        return (Part(self, slice(None)),)
 
     def joined(self, key: Array, value: Array, source: Mapping[str, Array | None] | None = None) -> tuple[Array, Array]:
         """Return the cached positions (with a window, the newest), followed by new ones; the cache does not change.

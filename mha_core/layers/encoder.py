@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Unpack
 
 from ..algebra.arrays import Array
 from ..dispatch.selection import check_floating
+from ..ops.caches import unchanged_on_error
 from ..ops.composite import composite
 from ..ops.elementary import Examined
 from ..ops.options import Options, given_options, shows_options
 from ..ops.ranks import Ranks, heard_by_ranks
 from .attention import MultiHeadAttention
+from .cache import DecoderCache, KeyValueCache
 from .feed_forward import FeedForward
 from .from_torch import LAYER_SETTINGS, reads_torch
 from .norm import LayerNorm, Norm
+from .packed_cache import PackedStep
 from .residual import Dropout, check_dropout, residual
 from .stack import Block, Stack
 
@@ -51,14 +55,24 @@ class EncoderLayer(Block):
     @shows_options
     @heard_by_ranks
     def __call__(
-        self, x: Array, *, dropout: Dropout | None = None, group: Ranks | None = None, **options: Unpack[Options]
+        self,
+        x: Array,
+        *,
+        cache: KeyValueCache | PackedStep | None = None,
+        dropout: Dropout | None = None,
+        group: Ranks | None = None,
+        **options: Unpack[Options],
     ) -> Array:
         """x (..., L, d_model) -> (..., L, d_model); options as ``scaled_dot_product_attention``.
 
+        ``cache``: x holds the positions after those in it, as in ``MultiHeadAttention``; a call that fails leaves it unchanged.
         ``dropout`` may name ``"attention"`` and ``"feed_forward"``. ``group``: x is this rank's part of a sequence that
         ``mha_core.distributed.Sharding`` describes.
         """
         check_dropout(dropout, self.sublayers, group)
+        if cache is not None:
+            with unchanged_on_error(cache):
+                return _algebra(self, x, dropout=dropout, group=group, cache=cache, **options)
         present = {name: value for name, value in (("dropout", dropout), ("group", group)) if value is not None}
         return _encoder_layer(self, x, **present, **given_options(options))
 
@@ -82,11 +96,18 @@ def _examine(layer: EncoderLayer, x: Array, **options: Any) -> Examined:
 
 
 def _algebra(
-    layer: EncoderLayer, x: Array, *, dropout: Dropout | None = None, group: Ranks | None = None, **options: Unpack[Options]
+    layer: EncoderLayer,
+    x: Array,
+    *,
+    dropout: Dropout | None = None,
+    group: Ranks | None = None,
+    cache: KeyValueCache | PackedStep | None = None,
+    **options: Unpack[Options],
 ) -> Array:
     if dropout is not None:
         options |= dropout.of_weights("attention")  # type: ignore[typeddict-item]
-    first, attention = layer.norm_first, partial(layer.attention, group=group, **options)
+    own: dict[str, Any] = {} if cache is None else {"cache": cache}
+    first, attention = layer.norm_first, partial(layer.attention, group=group, **own, **options)
     x = residual("attention", x, attention, layer.norm_1, first, dropout, layer.post_norm_1)
     return residual("feed_forward", x, layer.feed_forward, layer.norm_2, first, dropout, layer.post_norm_2)
 
@@ -111,12 +132,22 @@ class Encoder(Stack[EncoderLayer]):
     @shows_options
     @heard_by_ranks
     def __call__(
-        self, x: Array, *, dropout: Dropout | None = None, group: Ranks | None = None, **options: Unpack[Options]
+        self,
+        x: Array,
+        *,
+        cache: DecoderCache | None = None,
+        dropout: Dropout | None = None,
+        group: Ranks | None = None,
+        **options: Unpack[Options],
     ) -> Array:
         """x (..., L, d_model) -> (..., L, d_model); ``mask``, ``group`` and the other options go to every layer.
 
-        ``dropout`` may name ``"layers.0.attention"``, ``"layers.0.feed_forward"``, and so on.
+        With a cache, x holds the positions after those in it: with ``mask=mha.causal()`` this is a decoder without memory. A
+        step that fails leaves the cache unchanged. ``dropout`` may name ``"layers.0.attention"``, ``"layers.0.feed_forward"``,
+        and so on.
         """
-        for layer, layer_dropout in self.each(dropout):
-            x = layer(x, dropout=layer_dropout, group=group, **options)
+        with nullcontext() if cache is None else cache.step(len(self.layers)) as caches:
+            for at, (layer, layer_dropout) in enumerate(self.each(dropout)):
+                own = {} if caches is None else {"cache": caches[at][0]}
+                x = layer(x, dropout=layer_dropout, group=group, **own, **options)
         return x if self.norm is None else self.norm(x)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Self, TypeAlias, Unpack
 
@@ -12,7 +12,7 @@ from ..dispatch.context import dry
 from ..dispatch.selection import check_floating
 from . import check
 from .attention import attention_weights, scaled_dot_product_attention
-from .caches import Cache, check_window
+from .caches import Cache, attended, check_positions, rotated, unchanged_on_error
 from .composite import composite
 from .elementary import Examined
 from .functional import linear
@@ -74,9 +74,9 @@ def multi_head_attention(
         Return the queries and the keys of each head normalized, before they are rotated.
     rotary : function of heads (..., h, L, d_k) and an offset
         Returns the heads rotated by position, as the layer ``Rotary`` does.
-    cache : KeyValueCache
+    cache : KeyValueCache, or what ``PackedCache.next`` returns
         New keys and values are appended to it, and the query offset follows from its length. One with a window drops old
-        positions, so the mask must be a window too.
+        positions, so the mask must be a window too. With a PackedCache, x holds several sequences end to end.
     group : mha_core.distributed.Sharding
         Sequences are spread over ranks: x and the context are this rank's parts; with a cache, x is the whole.
     options : as ``scaled_dot_product_attention``
@@ -149,6 +149,11 @@ class _Arguments(NamedTuple):
             Projection("w_v", *values_input, self.w_v, self.b_v, self.num_kv_heads),
         )
 
+    def source(self) -> Mapping[str, Array | None]:
+        """Return what keys and values are computed with, besides x and the context."""
+        named = {"w_k": self.w_k, "b_k": self.b_k, "w_v": self.w_v, "b_v": self.b_v, "value_context": self.value_context}
+        return arrays_of(named)
+
 
 def _keys_input(x: Array, context: Array | None) -> tuple[str, Array]:
     return ("x", x) if context is None else ("context", context)
@@ -162,7 +167,10 @@ def _with_cache(*arguments: Any, cache: Cache, **keywords: Any) -> Array:
     examined = _examine(*arguments, **keywords)
     if examined.backend.plain is not None:
         raise ValueError("cache is given while gradients are recorded; train on whole sequences: leave cache out")
-    return examined.algebra(*arguments, cache=cache, **keywords)
+    own_positions = keywords.get("context") is None and keywords.get("group") is None
+    algebra = partial(_own_positions, examined.backend.xp) if own_positions else examined.algebra
+    with unchanged_on_error(cache):
+        return algebra(*arguments, cache=cache, **keywords)
 
 
 _WEIGHTS = ("w_q", "w_k", "w_v", "w_o")
@@ -201,11 +209,7 @@ def _examine(*arguments: Any, **keywords: Any) -> Examined:
 def _multi_head(xp: Namespace, *arguments: Any, cache: Cache | None = None, **keywords: Any) -> Array:
     a = _Arguments.of(*arguments, **keywords)
     x, context, group, options = a.x, a.context, a.group, a.options
-    window = None if cache is None or context is not None else cache.window
-    if window is not None:
-        check_window(window, options)
-    q = heads(xp, x, a.w_q, a.b_q, a.num_heads, a.norm_q)
-    source = arrays_of({"w_k": a.w_k, "b_k": a.b_k, "w_v": a.w_v, "b_v": a.b_v, "value_context": a.value_context})
+    q, source = heads(xp, x, a.w_q, a.b_q, a.num_heads, a.norm_q), a.source()
     cached = cache.of_context(context, source) if cache is not None and context is not None else None
     if cached is None:
         keys_input = x if context is None else context
@@ -215,7 +219,7 @@ def _multi_head(xp: Namespace, *arguments: Any, cache: Cache | None = None, **ke
     else:
         k, v = cached
     if cache is not None and context is None:
-        options["query_offset"] = cache.length
+        options["query_offset"] = cache.length  # spread over ranks
     elif context is None and x.shape[-2] is None:
         options.setdefault("query_offset", 0)  # there are as many queries as keys, even if the library does not know how many
     if a.rotary is not None:
@@ -228,14 +232,35 @@ def _multi_head(xp: Namespace, *arguments: Any, cache: Cache | None = None, **ke
         k, v, whole = *_kept_by_rank(group, cache, context, k, v), cache.length + x.shape[-2]
     if cache is not None and cached is None:
         k, v = cache.joined(k, v, source)
-        if window is not None:
-            whole = cache.length + x.shape[-2]
-            options["query_offset"] = k.shape[-2] - x.shape[-2]  # among the keys that are left
-    out = move_axis(xp, attend(q, k, v, **options), -3, -2)
-    out = linear(xp.reshape(out, (*out.shape[:-2], a.w_o.shape[0])), a.w_o, a.b_o)
-    if cache is not None and not dry.get():  # at the end, so that a call that fails leaves the cache as it was
+    out = attend(q, k, v, **options)
+    if cache is not None and not dry.get():
         cache.key, cache.value, cache.context, cache.source, cache.whole = k, v, context, source, whole
-    return out
+    return _output(xp, a, out)
+
+
+def _output(xp: Namespace, a: _Arguments, out: Array) -> Array:
+    """Return the last linear map of heads (..., h, L, d_v)."""
+    out = move_axis(xp, out, -3, -2)
+    return linear(xp.reshape(out, (*out.shape[:-2], a.w_o.shape[0])), a.w_o, a.b_o)
+
+
+def _own_positions(xp: Namespace, *arguments: Any, cache: Cache, **keywords: Any) -> Array:
+    """Self-attention to the positions of a cache, behind which it writes those of x; each sequence sees its own."""
+    a = _Arguments.of(*arguments, **keywords)
+    q, source = heads(xp, a.x, a.w_q, a.b_q, a.num_heads, a.norm_q), a.source()
+    k = heads(xp, a.x, a.w_k, a.b_k, a.num_kv_heads, a.norm_k)
+    v = heads(xp, a.x, a.w_v, a.b_v, a.num_kv_heads)
+    parts = cache.parts(tuple(a.x.shape[:-1]))
+    check_positions(parts, a.options)
+    if a.rotary is not None:
+        q, k = (rotated(xp, a.rotary, y, parts) for y in (q, k))
+    if len(parts) == 1:
+        return _output(xp, a, attended(q, k, v, parts[0].cache, source, a.options))
+    out = []
+    for own, rows in parts:
+        new_q, new_k, new_v = (y[..., rows, :] for y in (q, k, v))
+        out.append(attended(new_q, new_k, new_v, own, source, a.options))
+    return _output(xp, a, xp.concat(out, axis=-2))
 
 
 def _kept_by_rank(group: Ranks, cache: Cache, context: Array | None, k: Array, v: Array) -> tuple[Array, Array]:

@@ -1,4 +1,4 @@
-"""The examples of training: what they learn, that backends agree, and that sentence-transformers reads what is written."""
+"""The examples of training: what they learn, that backends agree, and that other libraries read what is written."""
 
 import importlib.util
 import re
@@ -92,3 +92,19 @@ def test_numbers_are_written_in_words():
         "twenty-one thousand seven",
         "nine hundred and ninety-nine thousand nine hundred and ninety-nine",
     ]
+
+
+@pytest.mark.full
+@installed("transformers", "torch")
+@pytest.mark.filterwarnings("default")  # of transformers
+def test_a_language_model_is_trained_and_read_by_transformers(tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    texts = [ROOT / "docs" / "idea.md", ROOT / "docs" / "decoding.md"]
+    printed = run("writer.py", tmp_path / "out", "--texts", *texts, "--steps", 8)
+    losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", printed)]
+    assert losses[-1] < 0.9 * losses[0], printed
+    language_model = mt.LanguageModel.from_pretrained(tmp_path / "out", backend="torch")
+    ids = language_model.backend.xp.asarray(language_model.tokenizer(["Attention is"])[0])
+    expected = AutoModelForCausalLM.from_pretrained(tmp_path / "out")(ids).logits[0].detach().numpy()
+    np.testing.assert_allclose(language_model.logits("Attention is").numpy(), expected, rtol=0, atol=1e-4)

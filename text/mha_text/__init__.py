@@ -1,4 +1,4 @@
-"""Texts for mha-core: pretrained text encoders and cross-encoders, corpora and semantic search, on any backend.
+"""Texts for mha-core: text encoders, cross-encoders and language models, corpora and semantic search, on any backend.
 
 Importing this package imports no array library; the functions on corpora are imported when they are first used.
 """
@@ -12,7 +12,9 @@ from .models.batches import TruncationWarning
 from .models.cross_encoder import CrossEncoder, RankedDocument
 from .models.files import ModelError, ModelNotFound
 from .models.hints import FUNCTIONS
+from .models.language_model import LanguageModel
 from .models.quantize import quantize_embeddings
+from .models.sampling import GenerationError
 from .models.text_encoder import TextEncoder
 
 if typing.TYPE_CHECKING:
@@ -25,6 +27,8 @@ __all__ = [
     "TextEncoder",
     "CrossEncoder",
     "RankedDocument",
+    "LanguageModel",
+    "GenerationError",
     "TruncationWarning",
     "quantize_embeddings",
     "encode_corpus",

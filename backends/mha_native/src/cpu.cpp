@@ -50,7 +50,7 @@ static int level_of_processor() {
     constexpr unsigned F = 1u << 16, DQ = 1u << 17, CD = 1u << 28, BW = 1u << 30, VL = 1u << 31;
     bool has_512 = (b7 & (F | DQ | CD | BW | VL)) == (F | DQ | CD | BW | VL) && (saved_state() & 0xe6) == 0xe6;
     if (!has_512) return 1;
-    constexpr unsigned VNNI = 1u << 11, BF16 = 1u << 5, AMX = 1u << 22 | 1u << 24;
+    constexpr unsigned VNNI = 1u << 11, BF16 = 1u << 5, AMX = 1u << 22 | 1u << 24 | 1u << 25;
     if (!(c & VNNI) || !__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a & BF16)) return 2;
     return (d7 & AMX) == AMX ? 4 : 3;
 }

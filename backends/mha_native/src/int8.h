@@ -1,111 +1,8 @@
 // Linear maps of int8 weights: groups of inputs are rounded to integers, whose products with the weights add up exactly.
 #pragma once
-#include "lines.h"
+#include "int8_amx.h"
 
 namespace mha { namespace MHA_LEVEL {
-
-typedef Bits<float> Sums;
-
-// A word of 32 bits holds GROUP neighbouring integers of a row of x, or weights of a column.
-#if defined(__AVX512VNNI__)
-constexpr int GROUP = 4, OFFSET = 128;  // weights become 1 ... 255: the instruction multiplies unsigned bytes by signed ones
-typedef uint8_t Stored;
-typedef int8_t Rounded;
-MHA_INLINE Sums add_products(Sums sums, Sums w, Sums x) {
-    return (Sums)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)w, (__m512i)x);
-}
-#elif defined(__ARM_FEATURE_DOTPROD)
-constexpr int GROUP = 4, OFFSET = 0;
-typedef int8_t Stored;
-typedef int8_t Rounded;
-MHA_INLINE Sums add_products(Sums sums, Sums w, Sums x) {
-    return (Sums)vdotq_s32((int32x4_t)sums, (int8x16_t)w, (int8x16_t)x);
-}
-#else
-constexpr int GROUP = 2, OFFSET = 0;
-typedef int16_t Stored;
-typedef int16_t Rounded;
-MHA_INLINE Sums add_products(Sums sums, Sums w, Sums x) {
-#if defined(__AVX512F__)
-    return sums + (Sums)_mm512_madd_epi16((__m512i)w, (__m512i)x);
-#elif defined(__AVX2__)
-    return sums + (Sums)_mm256_madd_epi16((__m256i)w, (__m256i)x);
-#elif defined(__x86_64__)
-    return sums + (Sums)_mm_madd_epi16((__m128i)w, (__m128i)x);
-#else
-    auto low = [](Sums v) __attribute__((always_inline)) { return (Sums)((Words<float>)v << 16) >> 16; };
-    return sums + low(w) * low(x) + (w >> 16) * (x >> 16);
-#endif
-}
-#endif
-
-// A panel holds some columns of the weight: for each word of a row of x, PANEL vectors of words of columns. The sums of TILE
-// rows with a panel stay in registers.
-constexpr int TILE = 6, PANEL = 2, INPUTS = 64;  // INPUTS: of x that share a scale, as in algebra/int8.py
-constexpr ptrdiff_t COLUMNS = PANEL * LANES<float>;
-
-inline ptrdiff_t words(ptrdiff_t inputs) { return (inputs + GROUP - 1) / GROUP; }
-inline ptrdiff_t groups(ptrdiff_t inputs) { return (inputs + INPUTS - 1) / INPUTS; }
-inline ptrdiff_t rounded_bytes(ptrdiff_t inputs) {  // of a row of x: whole vectors
-    return (inputs + LANES<float> - 1) / LANES<float> * LANES<float> * sizeof(Rounded);
-}
-
-static size_t int8_bytes(ptrdiff_t inputs, ptrdiff_t outputs) {
-    return (outputs + COLUMNS - 1) / COLUMNS * words(inputs) * PANEL * BYTES;
-}
-
-static void int8_pack(const int8_t* values, ptrdiff_t inputs, ptrdiff_t outputs, char* panels) {
-    Stored* to = (Stored*)panels;
-    for (ptrdiff_t first = 0; first < outputs; first += COLUMNS)
-        for (ptrdiff_t k = 0; k < words(inputs) * GROUP; k += GROUP)
-            for (ptrdiff_t j = first; j < first + COLUMNS; ++j)
-                for (ptrdiff_t i = k; i < k + GROUP; ++i)
-                    *to++ = (Stored)((i < inputs && j < outputs ? values[i * outputs + j] : 0) + OFFSET);
-}
-
-// What a group of a row was divided by, and the sum of its integers.
-struct Scaled {
-    float scale;
-    int32_t total;
-};
-
-// Round n numbers to integers as algebra/int8.py does. Behind them are zeros, up to a whole vector.
-inline Scaled round_group(const float* x, ptrdiff_t n, Rounded* to) {
-    typedef Rounded Narrow __attribute__((vector_size(LANES<float> * sizeof(Rounded))));
-    Sums top = {}, sums = {};
-    each_vector(n, [&](ptrdiff_t i, ptrdiff_t some) __attribute__((always_inline)) {
-        Sums size = (Sums)load_some(x + i, some) & 0x7fffffff;  // in the order of the numbers; infinity and NaN come last
-        top = size > top ? size : top;
-    });
-    const float largest = combine<float>((Vec<float>)top, [](Vec<float> a, Vec<float> b) __attribute__((always_inline)) {
-        return (Vec<float>)((Sums)a > (Sums)b ? (Sums)a : (Sums)b);
-    });
-    const bool finite = largest < __builtin_inff();
-    if (!finite || largest < 0x1p-120f) {
-        memset(to, 0, rounded_bytes(n));
-        return {finite ? largest / 127 : __builtin_nanf(""), 0};
-    }
-    const Vec<float> factor = broadcast(127 / largest), shift = broadcast(0x1.8p23f);  // which rounds a number, ties to even
-    each_vector(n, [&](ptrdiff_t i, ptrdiff_t some) __attribute__((always_inline)) {
-        Sums integers = (Sums)(load_some(x + i, some) * factor + shift) - (Sums)shift;
-        Narrow narrow = __builtin_convertvector(integers, Narrow);
-        memcpy(to + i, &narrow, sizeof narrow);
-        sums += integers;
-    });
-    const float bits = combine<float>((Vec<float>)sums, [](Vec<float> a, Vec<float> b) __attribute__((always_inline)) {
-        return (Vec<float>)((Sums)a + (Sums)b);
-    });
-    int32_t total;
-    memcpy(&total, &bits, sizeof bits);
-    return {largest / 127, total};
-}
-
-// Some rows of x: their integers, and the scales of their groups.
-struct RoundedRows {
-    const char* integers;
-    const Scaled* groups;
-    ptrdiff_t step;         // bytes from row to row
-};
 
 template <int R> inline void int8_tile(const Int8Map& m, const RoundedRows& x, ptrdiff_t column, float* y) {
     const ptrdiff_t count = words(m.w->inputs), num_groups = groups(m.w->inputs);
@@ -116,7 +13,7 @@ template <int R> inline void int8_tile(const Int8Map& m, const RoundedRows& x, p
         Sums sums[R][PANEL];
         unroll<R>([&](auto r) __attribute__((always_inline)) {
             unroll<PANEL>([&](auto c) __attribute__((always_inline)) {
-                sums[r][c] = Sums{} - OFFSET * scaled[r * num_groups].total;
+                sums[r][c] = Sums{} - scaled[r * num_groups].added;
             });
         });
         const ptrdiff_t end = k + INPUTS / GROUP < count ? k + INPUTS / GROUP : count;
@@ -141,26 +38,28 @@ template <int R> inline void int8_tile(const Int8Map& m, const RoundedRows& x, p
     }
     unroll<R>([&](auto r) __attribute__((always_inline)) {
         unroll<PANEL>([&](auto c) __attribute__((always_inline)) {
-            const ptrdiff_t j = column + c * LANES<float>, left = m.w->outputs - j;
-            const Vec<float> v = totals[r][c] * load(m.w->scale + j);
-            float* to = y + r * m.y_step + j;
-            if (left >= LANES<float>)  // a copy of a known size is one instruction
-                store(to, m.b ? v + load(m.b + j) : v);
-            else if (left > 0)
-                store_some(to, m.b ? v + load_some(m.b + j, left) : v, left);
+            finish(m, totals[r][c], column + c * LANES<float>, y + r * m.y_step);
         });
     });
 }
 
-static size_t int8_scratch(ptrdiff_t inputs, ptrdiff_t rows) {
-    return rows * (rounded_bytes(inputs) + groups(inputs) * sizeof(Scaled));
+// Compute some rows of a panel's columns; return how many.
+static ptrdiff_t int8_rows(const Int8Map& m, const RoundedRows& x, ptrdiff_t rows, ptrdiff_t column, float* y) {
+#if defined(__AMX_INT8__)
+    if (rows >= FEWEST) return int8_lines(m, x, rows < LINES ? rows : LINES, column, y);
+#endif
+    unroll<TILE>([&](auto r) __attribute__((always_inline)) {
+        if (rows == r + 1 || (r + 1 == TILE && rows > TILE)) int8_tile<r + 1>(m, x, column, y);
+    });
+    return rows < TILE ? rows : TILE;
 }
 
 // Compute rows first ... end of the columns column ... end_column, the first of which begins a panel.
 static void int8_block(const Int8Map& m, ptrdiff_t first, ptrdiff_t end, ptrdiff_t column, ptrdiff_t end_column,
                        char* scratch) {
     const ptrdiff_t n = m.w->inputs, step = rounded_bytes(n), rows = end - first, num_groups = groups(n);
-    Scaled* scaled = (Scaled*)(scratch + rows * step);
+    [[maybe_unused]] const Configured tiles;  // of AMX; of nobody between two calls
+    Scaled* scaled = (Scaled*)(scratch + (rows + LINES - 1) * step);
     for (ptrdiff_t i = 0; i < rows; ++i)
         for (ptrdiff_t group = 0; group < num_groups; ++group) {
             const ptrdiff_t at = group * INPUTS;
@@ -168,12 +67,9 @@ static void int8_block(const Int8Map& m, ptrdiff_t first, ptrdiff_t end, ptrdiff
                                                          (Rounded*)(scratch + i * step) + at);
         }
     for (; column < end_column; column += COLUMNS)
-        for (ptrdiff_t i = 0; i < rows; i += TILE) {
+        for (ptrdiff_t i = 0; i < rows;) {
             const RoundedRows x = {scratch + i * step, scaled + i * num_groups, step};
-            float* y = m.y + (first + i) * m.y_step;
-            unroll<TILE>([&](auto r) __attribute__((always_inline)) {
-                if (rows - i == r + 1 || (r + 1 == TILE && rows - i > TILE)) int8_tile<r + 1>(m, x, column, y);
-            });
+            i += int8_rows(m, x, rows - i, column, m.y + (first + i) * m.y_step);
         }
 }
 

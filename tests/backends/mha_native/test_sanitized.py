@@ -3,46 +3,15 @@
 Conformance's problems run with AddressSanitizer and UndefinedBehaviorSanitizer, many callers at once with ThreadSanitizer.
 """
 
-import fcntl
-import shutil
 import sys
-from functools import cache, partial
 
 import pytest
 from native import LEVELS, needs_native
-from processes import printed
-from processes import run as in_process
-from project import INSTALLED, ROOT
+from project import INSTALLED
+from sanitized_builds import needs_sanitizers, with_address_sanitizer, with_thread_sanitizer
 from suite import SUITE
 
-pytestmark = [
-    needs_native,
-    pytest.mark.full,
-    pytest.mark.rotating("sanitized"),  # in one share, because each build takes minutes
-    pytest.mark.skipif(shutil.which("g++") is None, reason="no g++, whose sanitizers are used"),
-]
-
-
-def library(name):
-    return printed(["g++", f"-print-file-name={name}"]).strip()
-
-
-@cache
-def built(name):
-    """Return the folder of a build under sanitizers; one process makes it, and the others wait."""
-    with (ROOT / "build" / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        printed(["make", f"build/{name}/ready"], cwd=ROOT)
-    return ROOT / "build" / name
-
-
-def run(build, libraries, command, cwd, more=(), **environment):
-    environment |= {"LD_PRELOAD": " ".join(map(library, libraries)), "ASAN_OPTIONS": "detect_leaks=0"}
-    return in_process(command, cwd=cwd, path=[built(build), *more, ROOT, ROOT / "backends"], **environment)
-
-
-with_address_sanitizer = partial(run, "native-asan", ("libasan.so", "libubsan.so"))
-with_thread_sanitizer = partial(run, "native-tsan", ("libtsan.so",))
+pytestmark = [needs_native, needs_sanitizers, pytest.mark.full, pytest.mark.rotating("sanitized")]  # each build takes minutes
 
 
 @pytest.mark.parametrize("level", LEVELS)

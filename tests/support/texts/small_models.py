@@ -52,6 +52,8 @@ _LINEAR = {
     LOCAL: {"rope_type": "default", "rope_theta": 1e4},
 }
 _YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "rope_theta": 1e6}
+_LLAMA_3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "rope_theta": 5e5}
+_LLAMA_3["original_max_position_embeddings"] = 64
 
 MODELS = {
     "bert": ("bert", {}),
@@ -79,6 +81,10 @@ MODELS = {
         {**_GROUPS, "use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1, "attention_bias": True},
     ),
     "qwen3 with yarn": ("qwen3", {**_GROUPS, "rope_parameters": _YARN}),
+    "llama": ("llama", {"num_key_value_heads": 2, "attention_bias": True, "mlp_bias": True}),
+    "llama 3": ("llama", {"num_key_value_heads": 2, "rope_parameters": _LLAMA_3}),
+    "mistral": ("mistral", {"num_key_value_heads": 2, "sliding_window": 11}),
+    "mistral without windows": ("mistral", {"num_key_value_heads": 2, "sliding_window": None}),
     "gemma3": ("gemma3_text", _GEMMA),
     "gemma3 in both directions": ("gemma3_text", {**_GEMMA, "use_bidirectional_attention": True}),
     "gemma3 with linear scaling": ("gemma3_text", {**_GEMMA, "rope_parameters": _LINEAR}),

@@ -56,7 +56,7 @@ SETTINGS = [
     ("sentence_bert_config", "processing_kwargs", {"chat_template": UNKNOWN}, "has max_length, restore_suffix; supported: var"),
     ("tokenizer_config", "truncation_side", "left", "truncation_side is 'left'; supported: right"),
     ("config", "final_logit_softcapping", 30.0, "final_logit_softcapping is 30.0; supported: None"),
-    ("config", "model_type", "bert", "model_type is 'bert'; supported: qwen3, gemma3_text"),
+    ("config", "model_type", "bert", "model_type is 'bert'; supported: qwen3, gemma3_text, llama, mistral"),
     ("1_LogitScore/config", "true_token_id", 10**6, "but the score is that of token 1000000"),
     ("1_LogitScore/config", "true_token_id", None, "true_token_id is None; expected int"),
     ("1_LogitScore/config", "module_input_name", "logits", "module_input_name is 'logits'; supported: causal_logits"),

@@ -1,1 +1,1 @@
-"""The commands of mha-text: ``mha encode``, ``mha search`` and ``mha attend``."""
+"""The commands of mha-text: ``mha encode``, ``mha search``, ``mha attend`` and ``mha generate``."""

@@ -1,4 +1,4 @@
-"""The commands on texts, ``mha encode``, ``mha search`` and ``mha attend``: their arguments."""
+"""The commands on texts, ``mha encode``, ``mha search``, ``mha attend`` and ``mha generate``: their arguments."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from mha_core.cli.command import BackendName, command, failing_clearly
 from ..corpus.precision import PRECISIONS
 from ..corpus.reader import Reader
 from ..corpus.rows import Columns
+from ..models.language_model import LanguageModel
 from . import attend as attending
 from . import corpus as corpora
 from . import encode as encoding
+from . import generate as generating
 from . import search as searching
 from .similar import show_nearest
 
@@ -242,3 +244,54 @@ def attend(
         attending.run(text, model, backend, output, layer, head, token)
         if show and typer.launch(output):
             raise MhaError(f"nothing on this machine opens {output}; it is written")
+
+
+@command('Example:  mha generate "Swifts sleep" --model DIR --max-new-tokens 40')
+def generate(
+    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="The text to continue.")],
+    *,
+    model: Model,
+    backend: BackendName = None,
+    device: Device = None,
+    dtype: Annotated[
+        str | None, typer.Option("--dtype", metavar="NAME", help="The dtype to compute in. Default: float32.")
+    ] = None,
+    weights: Annotated[
+        str | None, typer.Option("--weights", metavar="int8", help="int8: linear maps with int8 weights, which are smaller.")
+    ] = None,
+    max_new_tokens: Annotated[
+        int, typer.Option("--max-new-tokens", "-n", min=1, metavar="N", help="The most tokens to write.")
+    ] = 128,
+    temperature: Annotated[
+        float,
+        typer.Option("--temperature", metavar="T", help="Draw tokens, their logits divided by T. 0 takes the likeliest."),
+    ] = 0.0,
+    top_k: Annotated[int | None, typer.Option("--top-k", metavar="K", help="Draw one of the K likeliest tokens.")] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option("--top-p", metavar="P", help="Draw one of the fewest tokens whose probabilities add up to P."),
+    ] = None,
+    min_p: Annotated[
+        float | None,
+        typer.Option("--min-p", metavar="P", help="Draw a token with at least P times the largest probability."),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Another seed draws other tokens.")] = 0,
+    stop: Annotated[list[str] | None, typer.Option("--stop", metavar="T", help="End before this text; repeatable.")] = None,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Give PROMPT to the chat template as a message, and print the answer.")
+    ] = False,
+) -> None:
+    """Continue a text with a pretrained language model."""
+    with failing_clearly():
+        generating.run(
+            prompt,
+            partial(LanguageModel.from_pretrained, model, backend=backend, device=device, dtype=dtype, weights=weights),
+            is_message=chat,
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            seed=seed,
+            stop=stop or [],
+        )

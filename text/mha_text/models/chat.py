@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -39,10 +39,14 @@ class ChatTemplate:
     def __call__(self, query: str, document: str, prompt: str = "") -> str:
         """Return the text of a chat; ``prompt`` is the system message, if there is one."""
         chat = [("system", prompt)] if prompt else []
-        messages = [
-            {"role": role, "content": [{"type": "text", "text": text}] if self.is_structured else text}
-            for role, text in [*chat, ("query", query), ("document", document)]
-        ]
+        messages = [{"role": role, "content": text} for role, text in [*chat, ("query", query), ("document", document)]]
+        return self.dialogue(messages)
+
+    def dialogue(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """Return the text of messages, each {"role": ..., "content": a string}. Raises ModelError if the template fails."""
+        if self.is_structured:
+            messages = [{**each, "content": [{"type": "text", "text": each.get("content")}]} for each in messages]
+        messages = [*messages]
         try:
             with self._bounded(messages):
                 return str(_compiled(self.source).render(messages=messages, **self.variables))
@@ -108,6 +112,15 @@ def read_chat(folder: Path, by_sentence_transformers: bool) -> ChatTemplate | No
     template = ChatTemplate(source, where, variables, is_structured)
     template.check()
     return template
+
+
+def read_dialogue(folder: Path) -> ChatTemplate | None:
+    """Return the chat template of a language model, which ends where its answer begins; None if there is none."""
+    path, source, is_named = _template(folder)
+    if source is None:
+        return None
+    variables = {"tools": None, "documents": None, **_special_tokens(folder), "add_generation_prompt": True}
+    return ChatTemplate(source, path, variables, is_named or any(each in source for each in _STRUCTURED))
 
 
 def _template(folder: Path) -> tuple[Path, str | None, bool]:

@@ -243,6 +243,19 @@ _GEMMA_3 = replace(  # Gemma Team 2025, section 2
     norm_2="pre_feedforward_layernorm",
     post_norm_2="post_feedforward_layernorm",
 )
+_LLAMA = replace(  # Touvron et al. 2023; Llama Team 2024, section 3.2
+    _EUROBERT,
+    defaults={"hidden_act": "silu", "rms_norm_eps": 1e-6, "attention_bias": False, "mlp_bias": False},
+    only={"pretraining_tp": (1,)},
+    causal=True,
+)
+_MISTRAL = replace(  # Jiang et al. 2023, section 2
+    _LLAMA,
+    defaults={"hidden_act": "silu", "rms_norm_eps": 1e-6, "num_key_value_heads": 8, "sliding_window": 4096},
+    only={},
+    **_UNBIASED,
+    windows=Windows("sliding_window", may_be_null=True),
+)
 
 MODEL_TYPES: dict[str, tuple[Family, ...]] = {
     "bert": (_BERT, _JINA_2),
@@ -260,5 +273,7 @@ MODEL_TYPES: dict[str, tuple[Family, ...]] = {
     "eurobert": (_EUROBERT,),
     "qwen3": (_QWEN_3,),
     "gemma3_text": (_GEMMA_3,),
+    "llama": (_LLAMA,),
+    "mistral": (_MISTRAL,),
 }
 """The families, by ``model_type`` in config.json; several if files of one type come in several layouts."""

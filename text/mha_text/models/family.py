@@ -49,6 +49,8 @@ class Windows:
     """The field with the number of layers, from the first, that see everything."""
     enabled: str | None = None
     """The field that must be true for any layer to have a window."""
+    may_be_null: bool = False
+    """True if no layer has a window where ``size`` is null. Without ``every`` and ``start`` all layers have one."""
 
 
 @dataclass(frozen=True)

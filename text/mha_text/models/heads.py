@@ -82,8 +82,10 @@ HEADS: dict[str, Head] = {
     "eurobert": _EUROBERT,
     "qwen3": _DECODER,
     "gemma3_text": _DECODER,
+    "llama": _DECODER,
+    "mistral": _DECODER,
 }
 """The heads, by ``model_type`` in config.json."""
 
-LANGUAGE_MODELS = ("qwen3", "gemma3_text")
-"""The families whose language models score pairs by the logit of a token."""
+LANGUAGE_MODELS = ("qwen3", "gemma3_text", "llama", "mistral")
+"""The families of language models, which write texts, and score pairs by the logit of a token."""

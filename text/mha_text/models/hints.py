@@ -83,6 +83,27 @@ PAIR_HINTS: Mapping[str, str] = {
 }
 """The same for cross-encoders."""
 
+WRITING_HINTS: Mapping[str, str] = {
+    # generate and stream
+    "input_ids": "give texts, which the model's tokenizer cuts into tokens",
+    "max_length": "write max_new_tokens=, which does not count the prompt",
+    "do_sample": "write temperature=1.0 to draw tokens; the default 0 takes the most likely ones",
+    "num_beams": "there is no beam search: leave it out",
+    "repetition_penalty": "there is none: leave it out",
+    "streamer": "write stream(prompt), which yields pieces of text",
+    "stop_strings": "write stop=",
+    "eos_token_id": "it is read from generation_config.json; write stop= for strings",
+    "use_cache": "there is always a cache, leave it out",
+    "batch_size": "all prompts are computed together, leave it out",
+    # from_pretrained
+    "torch_dtype": "write dtype=",
+    "device_map": "write device=",
+    "quantization_config": "write weights='int8'",
+    "attn_implementation": "kernels are chosen by themselves: mha_core.use_kernel demands one",
+    **{name: HINTS[name] for name in ("trust_remote_code", "revision", "token", "local_files_only")},
+}
+"""The same for language models, by keywords of transformers."""
+
 _FROM_PRETRAINED = "read the model with from_pretrained(path, backend=..., device=..., dtype=...)"
 _CORPUS = "write mt.encode_corpus, which encodes files in many processes"
 _TRAIN = "write a loop of mha_core.value_and_grad and an optimiser such as mha_core.AdamW"

@@ -11,13 +11,10 @@ from typing import Any, NamedTuple
 from mha_core import linear
 from mha_core.shared import Array, backend_of
 
-from .checkpoint import build_model
+from .causal_model import build_text
 from .classifier import Pool, TextScorer
-from .config import Config
 from .family import Family
-from .files import ModelError, WeightsFile, read_json
-
-_HEAD = "lm_head.weight"
+from .files import ModelError, WeightsFile, field, read_json
 
 
 class Answers(NamedTuple):
@@ -65,24 +62,17 @@ class LogitScore(TextScorer):
 def build_logit_score(
     folder: Path, family: Family, file: WeightsFile, make: Callable[[Any], Array], *, answers: Answers
 ) -> LogitScore:
-    """Return the model that config.json describes, of arrays from ``file``.
-
-    The weights of its head are those of the words if the file has no lm_head.weight, unless config.json says that
-    tie_word_embeddings is false.
-    """
+    """Return the model that config.json describes, of arrays from ``file``."""
+    text, head = build_text(folder, family, file, make)
     path = folder / "config.json"
-    config = Config(path, {"tie_word_embeddings": True, **read_json(path)})
-    config.only("final_logit_softcapping", (None,))
-    text = build_model(folder, family, file, make)
-    file.prefix = ""  # the name of the head is whole
-    vocabulary, d_model = config.size("vocab_size"), config.size(family.d_model)
+    vocabulary = field(read_json(path), path, "vocab_size")
     for token in answers:
         if token is not None and not 0 <= token < vocabulary:
             raise ModelError(f"{path}: vocab_size is {vocabulary}, but the score is that of token {token}")
-    if not file.has(_HEAD) and config.flag("tie_word_embeddings"):
+    if head is None:
         return LogitScore(text, answers, None, None)
 
     def row(token: int | None) -> Array | None:
-        return None if token is None else make(file.take(_HEAD, (vocabulary, d_model), slice(token, token + 1)))
+        return None if token is None else make(head(slice(token, token + 1)))
 
     return LogitScore(text, answers, row(answers.true_token_id), row(answers.false_token_id))

@@ -63,6 +63,7 @@ def _kinds(config: Config, family: Family, num_layers: int) -> list[str]:
     windows = family.windows
     assert windows is not None
     enabled = windows.enabled is None or config.flag(windows.enabled)
+    enabled = enabled and (config.has(windows.size) or not windows.may_be_null)
     layer_types = config.fields.get("layer_types")
     if layer_types is not None:
         if not isinstance(layer_types, list) or len(layer_types) != num_layers:
@@ -75,6 +76,7 @@ def _kinds(config: Config, family: Family, num_layers: int) -> list[str]:
         name, default = windows.every
         count = config.size(name) if config.has(name) else default
         return [FULL if (at + (not windows.first)) % count == 0 else LOCAL for at in range(num_layers)]
-    assert windows.start is not None
+    if windows.start is None:
+        return [LOCAL if enabled else FULL] * num_layers
     start = config.size(windows.start, least=0) if enabled else num_layers
     return [FULL if at < start else LOCAL for at in range(num_layers)]

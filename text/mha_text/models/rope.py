@@ -115,12 +115,29 @@ def _yarn(base: float, dim: int, options: Options) -> Rates:
     return rates, options.get("attention_factor", 0.1 * math.log(factor) + 1 if factor > 1 else 1.0)
 
 
+def _llama3(base: float, dim: int, options: Options) -> Rates:
+    """Fast rates stay, slow ones are divided by the factor, and between the wavelengths one changes into the other.
+
+    Source: rope_type llama3 of transformers, as in Llama 3.1 (Llama Team 2024, section 3.4.2).
+    """
+    factor, length = options["factor"], options["original_max_position_embeddings"]
+    low, high = options["low_freq_factor"], options["high_freq_factor"]
+    rates = []
+    for rate in _default(base, dim, options)[0]:
+        turns = length * rate / (2 * math.pi)
+        fast = min(max((turns - low) / (high - low), 0), 1)
+        rates.append(rate * fast + rate / factor * (1 - fast))
+    return rates, 1.0
+
+
 _AT_LEAST_1 = ("factor", "original_max_position_embeddings")
 _YARN = ("original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow")
+_LLAMA_3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 _SCALINGS: dict[str, tuple[Callable[[float, int, Options], Rates], dict[str, bool]]] = {
     "default": (_default, {}),
     "linear": (_linear, {"factor": True}),
     "ntk": (_ntk, {"factor": True}),
+    "llama3": (_llama3, dict.fromkeys(_LLAMA_3, True)),
     "yarn": (_yarn, {"factor": True, **dict.fromkeys(_YARN, False)}),
 }
 """The computation of rates by ``rope_type``, and the parameters that it takes; True: it needs them."""

@@ -92,6 +92,11 @@ class Tokenizer:
         encodings, cut = self._encode([(prompt + a, b) for a, b in pairs])
         return [PairTokens(encoding.ids, encoding.type_ids) for encoding in encodings], cut
 
+    def of_chat(self, chat: str) -> tuple[list[int], int]:
+        """Return the ids of a dialogue as its template shows it, special tokens included, and 1 if they were cut, else 0."""
+        (encoding,), cut = self._encode_beginnings([chat], special=False)
+        return encoding.ids, cut
+
     def _chats(self, chat: ChatTemplate, pairs: Sequence[tuple[str, str]], prompt: str) -> tuple[list[PairTokens], int]:
         encodings, cut = self._encode_beginnings([chat(*pair, prompt) for pair in pairs], special=False)
         suffix = self._suffix(chat, prompt)[-self.max_seq_length :] if cut else []
