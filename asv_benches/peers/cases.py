@@ -16,7 +16,8 @@ from mha_conformance.bench.layer import Layer
 from mha_conformance.bench.texts import MODEL, Texts
 from mha_conformance.bench.timing import Work
 
-from . import attention, layer, runtimes, texts, training
+from . import attention, language, layer, runtimes, texts, training
+from .language import Writing
 from .native import LEVELS
 from .texts import TextStep
 from .training import LayerStep, OptimiserStep
@@ -83,6 +84,7 @@ ONNX = Peer("ONNX Runtime", runtimes.onnx_runtime, _EXPORT)
 ONNX_INT8 = Peer("ONNX Runtime, int8", runtimes.onnx_runtime_int8, _EXPORT, _COARSE)
 OPENVINO = Peer("OpenVINO", runtimes.openvino, (*_EXPORT, "openvino"))
 OPENVINO_INT8 = Peer("OpenVINO, int8", runtimes.openvino_int8, (*_EXPORT, "openvino", "nncf"), _COARSE)
+GENERATE = Peer("transformers, static cache", language.generated, ("torch", "transformers", MODEL))
 TEXT_STEP = Peer("sentence-transformers, training", texts.trained, _MODELS)
 
 BACKENDS = ("numpy", "torch")
@@ -171,6 +173,13 @@ CASES = (
     Case("text encoder, 5120 texts", Texts(copies=20), BATCHES, _goals(None, None)),
     Case("ModernBERT-base with random weights, 64 sentences", ModernBert(), BATCHES, _goals(0.60, 0.45)),
     Case("cross-encoder, 256 pairs", Pairs(), PAIRS, _goals(0.40, 0.30)),
+    Case("language model reads 512 tokens", Writing(), GENERATE, MEASURED | {"numpy+native": 0.6, "torch+native": 0.6}),
+    Case(
+        "language model writes 65 tokens after 512",
+        Writing(new=65),
+        GENERATE,
+        MEASURED | {"numpy+native": 0.8, "torch+native": 0.7},
+    ),
     Case("tiny call 1x1x8x8", Attention(1, 1, 8, 8), NAIVE, {"numpy": 1.0, "numpy+native": 0.30}, open=False),
     Case("tiny call 1x1x8x8", Attention(1, 1, 8, 8), SDPA, {"torch": 1.6, "torch+native": 0.90}),
     Case("import mha_core", Import(), IMPORT_NUMPY, {"numpy": 1.15}, open=False),

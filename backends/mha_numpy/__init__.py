@@ -83,9 +83,9 @@ _KERNELS: tuple[tuple[str, str, str, str, Set[str]], ...] = (
     ("rms_norm", "chunks", "norms", "norms:supports", set()),
     ("rms_norm_vjp", "chunks", "norm_gradients", "norms:supports", set()),
     ("embedding_vjp", "sorted", "embedding", "norms:supports", set()),
-    ("feed_forward", "chunks", "layers", "norms:supports", {"gate"}),
+    ("feed_forward", "chunks", "layers", "layers:supports", {"gate"}),
     ("feed_forward_vjp", "chunks", "layer_gradients", "layer_gradients:supports", set()),
-    ("encoder_layer", "chunks", "layers", "norms:supports", STANDARD_LAYER_FEATURES),
+    ("encoder_layer", "chunks", "layers", "layers:supports", STANDARD_LAYER_FEATURES),
     ("encoder_layer_vjp", "chunks", "layer_gradients", "layer_gradients:supports", _LAYER_VJP),
     ("adamw", "chunks", "updates", "relu:supports", set()),
 )

@@ -14,8 +14,11 @@ from . import blas
 from .pool import inside_a_task
 from .threads import run
 
-_TOKENS = 512  # tokens in a chunk; if there are fewer, the columns are cut instead
+_TOKENS = 512  # tokens in a chunk
+_FEW = 4  # chunks of tokens; if there are fewer, the columns are cut instead
 _COLUMNS = 64  # columns in a chunk are a multiple of it; products with 31 take 1.6 times as long
+_MOST = 16  # chunks of columns
+_READ = 16  # multiplications that take as long as to read a weight from memory
 _FEATURES = 256  # rows of the weight's gradient in a chunk
 _PRODUCT = 1 << 23  # multiplications for which another thread is worth waking
 
@@ -28,8 +31,9 @@ def linear(x: np.ndarray, w: np.ndarray, b: np.ndarray | None) -> np.ndarray:
     """
     y = np.empty((*x.shape[:-1], w.shape[1]), dtype=x.dtype)
     tokens, to, columns = as_rows(x), y.reshape(-1, w.shape[1]), w.shape[1]
-    by_column = len(tokens) < _TOKENS and not inside_a_task()
-    size = _COLUMNS * max(1, round(_PRODUCT / max(1, x.size * _COLUMNS))) if by_column else _TOKENS
+    by_column = len(tokens) < _FEW * _TOKENS and not inside_a_task()
+    work = max(1, len(tokens), _READ) * x.shape[-1] * _COLUMNS
+    size = _COLUMNS * max(1, round(_PRODUCT / work), columns // (_MOST * _COLUMNS)) if by_column else _TOKENS
 
     def chunk(at: int) -> None:
         place = (slice(None), slice(at, at + size)) if by_column else (slice(at, at + size), slice(None))

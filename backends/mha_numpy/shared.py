@@ -8,6 +8,7 @@ from mha_core.dispatch.errors import PluginApiMismatch
 from .activations import activate
 from .gelu import supports as supports_gelu
 from .layers import Chunks
+from .layers import supports as supports_layers
 from .norms import by_rows
 from .norms import supports as supports_norms
 from .pool import inside_a_task
@@ -24,6 +25,7 @@ __all__ = [
     "inside_a_task",
     "num_threads",
     "supports_gelu",
+    "supports_layers",
     "supports_norms",
 ]
 

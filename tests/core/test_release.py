@@ -196,7 +196,7 @@ def test_libraries_are_what_is_not_of_this_project():
     lines = [line for name in proofs.WITH_LIBRARIES for line in proofs.libraries(PROJECTS[name], cli=True)]
     without = {*proofs.libraries(PROJECTS["mha-core"], cli=False)}
     assert without < {*lines} and not any("typer" in line for line in without)
-    assert {"pluggy>=1.5", "typer>=0.15", "tokenizers>=0.20", "pytest>=8"} <= {*lines}
+    assert {"pluggy>=1.5", "typer>=0.15", "tokenizers>=0.22", "pytest>=8"} <= {*lines}
     assert not [line for line in lines if line.startswith("mha-")]
 
 

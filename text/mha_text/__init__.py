@@ -16,6 +16,7 @@ from .models.language_model import LanguageModel
 from .models.quantize import quantize_embeddings
 from .models.sampling import GenerationError
 from .models.text_encoder import TextEncoder
+from .models.written import TextStream
 
 if typing.TYPE_CHECKING:
     from .corpus.encode import CorpusReport, encode_corpus
@@ -28,6 +29,7 @@ __all__ = [
     "CrossEncoder",
     "RankedDocument",
     "LanguageModel",
+    "TextStream",
     "GenerationError",
     "TruncationWarning",
     "quantize_embeddings",

@@ -37,8 +37,8 @@ _KERNELS: tuple[tuple[str, str, str, str, Set[str]], ...] = (
     ("numpy", "rms_norm", "on_numpy_lines", "supports", set()),
     ("numpy", "linear_int8", "on_numpy_int8", "supports", set()),
     ("torch", "linear_int8", "on_torch_int8", "supports", set()),
-    ("numpy", "feed_forward", "on_numpy_lines", "supports", {"gate", "int8"}),
-    ("numpy", "encoder_layer", "on_numpy_lines", "supports", STANDARD_LAYER_FEATURES | {"int8"}),
+    ("numpy", "feed_forward", "on_numpy_lines", "supports_layers", {"gate", "int8"}),
+    ("numpy", "encoder_layer", "on_numpy_lines", "supports_layers", STANDARD_LAYER_FEATURES | {"int8"}),
 )
 
 

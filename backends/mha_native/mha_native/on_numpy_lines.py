@@ -8,20 +8,30 @@ from typing import Any
 import numpy as np
 
 from mha_core.plugin import Call
-from mha_numpy.shared import Chunks, activate, by_rows, check, in_tiles, supports_gelu, supports_norms
+from mha_numpy.shared import Chunks, activate, by_rows, check, in_tiles, supports_norms
+from mha_numpy.shared import supports_gelu as supports_gelu
+from mha_numpy.shared import supports_layers as supports_chunks
 
 from .level import native
 from .on_numpy_int8 import linear
 
-__all__ = ["encoder_layer", "feed_forward", "gelu", "gelu_vjp", "layer_norm", "rms_norm", "supports", "supports_gelu"]
+__all__ = [
+    *("encoder_layer", "feed_forward", "gelu", "gelu_vjp", "layer_norm", "rms_norm"),
+    *("supports", "supports_gelu", "supports_layers"),
+]
 
 check(1, "mha-native")
 _GELU, _GELU_VJP, _LAYER_NORM, _RMS_NORM = range(4)  # as in problem.h
 
 
 def supports(call: Call) -> str | None:
-    """Return why norms and layers are not computed here, or None."""
+    """Return why norms are not computed here, or None."""
     return supports_norms(call) or (None if call.dtype_name == "float32" else f"computes in float32, not {call.dtype}")
+
+
+def supports_layers(call: Call) -> str | None:
+    """Return why layers are not computed here, or None."""
+    return supports_chunks(call) or supports(call)
 
 
 def gelu(x: np.ndarray, *, approximate: str) -> np.ndarray:

@@ -123,6 +123,31 @@ def test_strides_do_not_matter_and_nothing_is_written(rng, view):
     assert all((array == before[name]).all() for name, array in given.items())
 
 
+@pytest.mark.parametrize("tokens", [1, 7, 31])
+def test_few_tokens_and_large_weights_are_cut_by_columns(rng, tokens):
+    layer = mha.FeedForward.init(d_model=512, d_ff=2048, gated=True, activation="silu", seed=0)
+    x = normal(rng, tokens, 512)
+    said = str(mha.explain(layer, x))
+    assert said.startswith("feed_forward: algebra") and "few tokens: their products are cut by columns" in said
+    assert_close(lambda layer, x: layer(x), layer, x)
+    more = normal(rng, 32, 512)
+    assert str(mha.explain(layer, more)).startswith("feed_forward: chunks")
+
+
+def test_few_tokens_give_the_same_bits_on_any_number_of_threads(rng):
+    w, b = normal(rng, 300, 5000), normal(rng, 5000)
+    try:
+        for tokens in (1, 3, 700):
+            x, results = normal(rng, tokens, 300), []
+            for threads in (1, 2, 5):
+                mha.set_num_threads(threads)
+                results.append(mha.linear(x, w, b))
+            assert all(np.array_equal(y, results[0]) for y in results)
+            np.testing.assert_allclose(results[0], x.astype(float) @ w + b, rtol=0, atol=1e-3)
+    finally:
+        mha.set_num_threads(None)
+
+
 def test_every_call_gives_the_same_bits(rng):
     layer, x = encoder_layer(), normal(rng, 9, 130, 32)
     expected, results = layer(x), []

@@ -83,7 +83,7 @@ MODELS = {
     "qwen3 with yarn": ("qwen3", {**_GROUPS, "rope_parameters": _YARN}),
     "llama": ("llama", {"num_key_value_heads": 2, "attention_bias": True, "mlp_bias": True}),
     "llama 3": ("llama", {"num_key_value_heads": 2, "rope_parameters": _LLAMA_3}),
-    "mistral": ("mistral", {"num_key_value_heads": 2, "sliding_window": 11}),
+    "mistral with windows": ("mistral", {"num_key_value_heads": 2, "sliding_window": 11}),
     "mistral without windows": ("mistral", {"num_key_value_heads": 2, "sliding_window": None}),
     "gemma3": ("gemma3_text", _GEMMA),
     "gemma3 in both directions": ("gemma3_text", {**_GEMMA, "use_bidirectional_attention": True}),

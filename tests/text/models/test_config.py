@@ -10,12 +10,12 @@ from mha_text.models.config import ACTIVATIONS
 
 YARN = ("factor", "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow")
 ROPE = {"rope_type": "yarn", "factor": 4.0}
-KINDS = "default, linear, ntk, yarn"
+KINDS = "default, linear, ntk, llama3, yarn"
 BASE = {"rope_theta": 1e4}
 BOTH = {FULL: {"rope_theta": 1e6}, LOCAL: BASE}
 ROTARY = [
     ({"rope_type": "dynamic", "factor": 2.0}, f": rope_parameters.rope_type is 'dynamic'; supported: {KINDS}"),
-    ({"type": "llama3", "factor": 2.0}, f": rope_parameters.rope_type is 'llama3'; supported: {KINDS}"),
+    ({"type": "llama3", "factor": 2.0}, ": rope_parameters.rope_type is llama3, but low_freq_factor is missing"),
     ({"rope_type": None}, f": rope_parameters.rope_type is None; supported: {KINDS}"),
     ({"rope_type": "linear"}, ": rope_parameters.rope_type is linear, but factor is missing"),
     ({"rope_type": "linear", "factor": 0.5}, ": factor is 0.5; expected at least 1, and finite"),

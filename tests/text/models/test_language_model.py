@@ -18,7 +18,7 @@ from mha_text.models.sampling import Sampling
 
 torch, transformers = Library("torch"), Library("transformers")
 
-NAMES = ("qwen3", "qwen3 with windows", "llama", "llama 3", "mistral", "mistral without windows", "gemma3")
+NAMES = ("qwen3", "qwen3 with windows", "llama", "llama 3", "mistral with windows", "mistral without windows", "gemma3")
 TEXT = " ".join(SENTENCES)[:160]
 PROMPTS = ["a bird sings at dawn", TEXT, "the tree"]
 NEW = 200
@@ -190,7 +190,7 @@ def test_weights_in_int8_write_a_text_too(once):
 
 
 def test_a_model_is_saved_as_transformers_reads_it(once, tmp_path):
-    language_model = read(once(write, "mistral"))
+    language_model = read(once(write, "mistral with windows"))
     language_model.save_pretrained(tmp_path / "out")
     with torch.no_grad(), wide():
         truth = loaded(tmp_path / "out", "AutoModelForCausalLM")
