@@ -41,6 +41,28 @@ def test_a_cell_is_slower_beyond_the_limit_of_its_case(one, verdict):
     assert gate.verdict([one]) == verdict
 
 
+def test_what_seems_slower_is_counted_again_and_the_smaller_count_stands(monkeypatch):
+    counts = {"base": [100_000, 30_000, 9_000], "head": [100_000, 30_600, 9_500], "again": [999, 30_001, 9_499]}
+    asked, cases = [], (MAIN, TINY, "dispatch of gelu")
+
+    def counted(commit, backends, cases_asked):
+        asked.append((commit, list(backends), list(cases_asked)))
+        of = dict(zip(cases, counts["again" if len(asked) == 3 else commit], strict=True))
+        return {name: {case: Count(of[case], 1) for case in cases_asked} for name in backends}
+
+    monkeypatch.setattr(gate, "counted", counted)
+    monkeypatch.setattr(gate, "accepted", lambda base: {})
+    table = gate.compare("base", "head", ["numpy"], cases)
+    assert asked[2:] == [("head", ["numpy"], [TINY, "dispatch of gelu"])]
+    assert [cell.after.instructions for cell in table] == [100_000, 30_001, 9_499]
+    assert [cell.slower for cell in table] == [False, False, True]
+    counts["head"] = counts["base"]
+    asked.clear()
+    gate.compare("base", "head", ["numpy"], cases)
+    assert len(asked) == 2
+    assert cell(10_000, 11_000).fewer(WRONG).after.instructions == 11_000
+
+
 def test_slower_comes_before_not_measured_and_nothing_is_not_measured():
     assert gate.verdict([cell(1, WRONG), cell(1, 2)]) == Verdict.SLOWER == 1
     assert gate.verdict([]) == Verdict.NOT_MEASURED == 3

@@ -42,7 +42,7 @@ def test_emulated_tiles_of_amx_give_the_bits_of_int8_maps(tmp_path):
 
 
 def test_emulated_tiles_of_amx_attend_in_bfloat16(tmp_path):
-    options = ["--backend", "torch", "--dtype", "bfloat16", "--quick", "--part", "0.1", "-k", "native"]
+    options = ["--backend", "torch", "--dtype", "bfloat16", "--quick", "--part", "0.2", "-k", "native and covering"]
     command = [*SUITE, "-q", "-s", "-p", "no:cacheprovider", *options]
     done = with_emulated_amx(command, tmp_path, MHA_NATIVE_LEVEL="avx512_bf16", status=0)
     assert "attention by native" in done.stdout
