@@ -34,7 +34,7 @@ class PackedStep:
             )
         ends = accumulate(self.lengths)
         every = [Part(own, slice(end - n, end)) for own, n, end in zip(self.sequences, self.lengths, ends, strict=True)]
-        return [part for part in every if part.rows.start < part.rows.stop] or every[:1]
+        return [part for part in every if part.rows.start < part.rows.stop]
 
 
 class PackedCache:

@@ -161,6 +161,9 @@ def _keys_input(x: Array, context: Array | None) -> tuple[str, Array]:
 
 @Step
 def _with_cache(*arguments: Any, cache: Cache, **keywords: Any) -> Array:
+    if not hasattr(cache, "parts"):
+        kind = type(cache).__name__
+        raise TypeError(f"cache is a {kind}; expected a KeyValueCache, or what next(lengths) of a PackedCache returns")
     if keywords.get("group") is None and getattr(cache, "whole", None) is not None and cache.window is None:
         raise ValueError("the cache is spread over ranks: give the group that it was filled with")
     # kernels must not change their arguments, such as a cache; those of the smaller operations may still be used
@@ -168,6 +171,10 @@ def _with_cache(*arguments: Any, cache: Cache, **keywords: Any) -> Array:
     if examined.backend.plain is not None:
         raise ValueError("cache is given while gradients are recorded; train on whole sequences: leave cache out")
     own_positions = keywords.get("context") is None and keywords.get("group") is None
+    if not own_positions and not hasattr(cache, "of_context"):
+        raise ValueError(
+            "a PackedCache is for self-attention on one rank: leave context and group out, or give a KeyValueCache"
+        )
     algebra = partial(_own_positions, examined.backend.xp) if own_positions else examined.algebra
     with unchanged_on_error(cache):
         return algebra(*arguments, cache=cache, **keywords)
@@ -219,7 +226,7 @@ def _multi_head(xp: Namespace, *arguments: Any, cache: Cache | None = None, **ke
     else:
         k, v = cached
     if cache is not None and context is None:
-        options["query_offset"] = cache.length  # spread over ranks
+        options["query_offset"] = cache.length  # that of a cache over ranks; _own_positions has the others
     elif context is None and x.shape[-2] is None:
         options.setdefault("query_offset", 0)  # there are as many queries as keys, even if the library does not know how many
     if a.rotary is not None:

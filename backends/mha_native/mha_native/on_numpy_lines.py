@@ -8,16 +8,22 @@ from typing import Any
 import numpy as np
 
 from mha_core.plugin import Call
-from mha_numpy.shared import Chunks, activate, by_rows, check, in_tiles, supports_norms
-from mha_numpy.shared import supports_gelu as supports_gelu
+from mha_numpy.shared import Chunks, activate, by_rows, check, in_tiles, supports_gelu, supports_norms
 from mha_numpy.shared import supports_layers as supports_chunks
 
 from .level import native
 from .on_numpy_int8 import linear
 
 __all__ = [
-    *("encoder_layer", "feed_forward", "gelu", "gelu_vjp", "layer_norm", "rms_norm"),
-    *("supports", "supports_gelu", "supports_layers"),
+    "encoder_layer",
+    "feed_forward",
+    "gelu",
+    "gelu_vjp",
+    "layer_norm",
+    "rms_norm",
+    "supports",
+    "supports_gelu",
+    "supports_layers",
 ]
 
 check(1, "mha-native")

@@ -130,6 +130,12 @@ def test_a_call_that_fails_leaves_all_sequences_as_they_were(rng):
             ValueError,
             "bias depends on more than distances, and the cache holds several sequences",
         ),
+        (
+            lambda layer, x, cache: layer(x, cache=cache),
+            TypeError,
+            r"PackedCache; expected a KeyValueCache, or what next\(lengths\)",
+        ),
+        (lambda layer, x, cache: layer(x, context=x, cache=cache.next([3, 2])), ValueError, "leave context and group out"),
         (lambda layer, x, cache: mha.vjp(layer, x, cache=cache.next([3, 2])), ValueError, "leave cache out"),
     ],
 )

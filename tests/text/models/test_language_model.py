@@ -5,7 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
-from cross_models import FLAT
+from cross_models import FLAT, STRUCTURED
 from needs import Library
 from small_models import LENGTH, SENTENCES, loaded, model, save, tokenizer_of, wide, write_model
 from tiny_models import close, edit, refused
@@ -183,6 +183,13 @@ def test_dialogues_become_texts_by_the_chat_template(once):
     )
 
 
+def test_parts_of_a_message_are_shown_as_its_text(once):
+    chat = read(once(write, "qwen3", template=STRUCTURED)).chat
+    whole, parts = "a bird", [{"type": "text", "text": "a bird"}]
+    shown = [chat.dialogue([{"role": "user", "content": content}]) for content in (whole, parts)]
+    assert "a bird" in shown[0] and shown[0] == shown[1]
+
+
 def test_weights_in_int8_write_a_text_too(once):
     small = read(once(write, "llama"), dtype=None, weights="int8")
     assert "Int8Weight" in repr(small.model.text.encoder.layers[0].attention.w_q) and small.model.head is not None
@@ -219,7 +226,7 @@ def test_a_model_is_saved_as_transformers_reads_it(once, tmp_path):
         ("a", {"max_new_tokens": 0}, ValueError, "max_new_tokens is 0"),
         ("a", {"top_k": 3}, ValueError, "top_k limits what is drawn, and temperature 0 draws nothing: give temperature=1.0"),
         ("a", {"stop": ["b", ""]}, ValueError, "stop has an empty string"),
-        ("a", {"stop": 3}, TypeError, "int"),
+        ("a", {"stop": 3}, TypeError, "stop is int; expected a string, or a list of them"),
         ("a", {"do_sample": True}, TypeError, r"generate\(\) has no do_sample: write temperature=1.0 to draw tokens"),
         ("a", {"top": 1}, TypeError, r"generate\(\) has no top; its options are max_new_tokens, .*did you mean"),
     ],

@@ -55,6 +55,14 @@ def test_limits_leave_the_tokens_that_transformers_leaves(settings, left):
     assert torch.isfinite(scores[0]).nonzero()[:, 0].tolist() == left
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_logits_that_are_not_finite_are_an_error(temperature, wrong):
+    with pytest.raises(GenerationError, match="the logits hold NaN or infinity: check the model's weights"):
+        Sampling(temperature=temperature).token(np.asarray([1.0, wrong, 2.0]), 0, 0)
+    assert Sampling(temperature=temperature).token(np.asarray([-math.inf, 3.0, -math.inf]), 0, 0) == 1
+
+
 def test_a_draw_depends_on_seed_text_and_place():
     sampling, many = Sampling(temperature=1.0), np.zeros(1000)
     first = [sampling.token(many, 2, place) for place in range(20)]

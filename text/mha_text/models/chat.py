@@ -45,7 +45,10 @@ class ChatTemplate:
     def dialogue(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """Return the text of messages, each {"role": ..., "content": a string}. Raises ModelError if the template fails."""
         if self.is_structured:
-            messages = [{**each, "content": [{"type": "text", "text": each.get("content")}]} for each in messages]
+            messages = [
+                {**each, "content": [{"type": "text", "text": text}]} if isinstance(text := each.get("content"), str) else each
+                for each in messages
+            ]
         messages = [*messages]
         try:
             with self._bounded(messages):

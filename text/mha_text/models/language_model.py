@@ -101,16 +101,16 @@ class LanguageModel(Pretrained):
         TypeError
             For prompts that are neither, and for keywords of transformers, with what to write instead.
         GenerationError
-            A ValueError, for a prompt without tokens or without room for ``max_new_tokens`` within ``max_seq_length``, and for
-            numbers out of range.
+            A ValueError, for a prompt without tokens or without room for ``max_new_tokens`` within ``max_seq_length``, for
+            numbers out of range, and for logits with NaN.
         ModelError
             For a dialogue that the chat template cannot show.
         """
         is_one = isinstance(prompts, str) or _is_dialogue(prompts)
         check_iterable("prompts", [prompts] if is_one else prompts, _PROMPTS)
-        sampling = Sampling(temperature, top_k, top_p, min_p, seed)
+        sampling, stops = Sampling(temperature, top_k, top_p, min_p, seed), _strings(stop)
         texts = [prompts] if is_one else list(prompts)
-        written = [Written(self.tokenizer.tokenizer, ids, _strings(stop)) for ids in self._prompts(texts, max_new_tokens)]
+        written = [Written(self.tokenizer.tokenizer, ids, stops) for ids in self._prompts(texts, max_new_tokens)]
         for _ in self._grow(written, sampling, max_new_tokens):
             pass
         return written[0].text if is_one else [each.text for each in written]
@@ -229,6 +229,8 @@ def _is_dialogue(prompt: Any) -> bool:
 
 def _strings(stop: str | Sequence[str]) -> Sequence[str]:
     """Return the strings that stop a text. Raises TypeError for what are none, ValueError for an empty one."""
+    if not isinstance(stop, str):
+        check_iterable("stop", stop, "a string, or a list of them")
     every = [stop] if isinstance(stop, str) else [*stop]
     for word in every:
         check_text("stop", word)

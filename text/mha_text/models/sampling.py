@@ -45,12 +45,18 @@ class Sampling:
     def token(self, logits: Any, text: int, place: int) -> int:
         """Return a token id for NumPy logits (vocabulary,). The number drawn depends on the seed, the text and its place alone.
 
-        Limits apply in the order top_k, top_p, min_p, each to what the one before leaves.
+        Limits apply in the order top_k, top_p, min_p, each to what the one before leaves. Raises GenerationError if the largest
+        logit is NaN or infinity.
         """
         import numpy
 
+        likeliest = int(logits.argmax())  # that of NaN, if there is one
+        if not numpy.isfinite(logits[likeliest]):
+            raise GenerationError(
+                "the logits hold NaN or infinity: check the model's weights, or give a dtype with a wider range"
+            )
         if not self.temperature:
-            return int(logits.argmax())
+            return likeliest
         logits = logits.astype(numpy.float64) / self.temperature
         order = numpy.argsort(-logits, kind="stable")[: self.top_k]
         weights = numpy.exp(logits[order] - logits[order[0]])
