@@ -52,8 +52,8 @@ _LINEAR = {
     LOCAL: {"rope_type": "default", "rope_theta": 1e4},
 }
 _YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "rope_theta": 1e6}
-_LLAMA_3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "rope_theta": 5e5}
-_LLAMA_3["original_max_position_embeddings"] = 64
+_LLAMA_3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "rope_theta": 100.0}
+_LLAMA_3["original_max_position_embeddings"] = 64  # two of the four rates lie between the wavelengths
 
 MODELS = {
     "bert": ("bert", {}),
