@@ -9,7 +9,7 @@ import typing
 from . import distributed as distributed
 from .algebra.biases import alibi, relative_bias
 from .algebra.dropout import weight_dropout
-from .algebra.int8 import Int8Weight
+from .algebra.int8 import Int8Rows, Int8Weight
 from .algebra.masks import array_mask, causal, chunks, key_lengths, packed, prefix, segments, window
 from .algebra.state import AttentionState
 from .dispatch.backend import set_num_threads
@@ -47,7 +47,7 @@ from .ops.attention import (
 )
 from .ops.explain import Explanation, explain
 from .ops.functional import dropout, embedding, feed_forward, gelu, layer_norm, linear, relu, rms_norm, silu
-from .ops.int8 import quantize_weight
+from .ops.int8 import quantize_rows, quantize_weight
 from .ops.losses import cross_entropy
 from .ops.multi_head import multi_head_attention
 from .ops.positions import rotary, rotary_tables, sinusoidal_positions
@@ -90,7 +90,9 @@ __all__ = [
     "embedding",
     "feed_forward",
     "dropout",
+    "quantize_rows",
     "quantize_weight",
+    "Int8Rows",
     "Int8Weight",
     "vjp",
     "value_and_grad",

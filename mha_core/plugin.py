@@ -12,6 +12,7 @@ from .algebra.blocks import by_batch_slices, visible_blocks
 from .algebra.diagonals import keys_by_distance, place_of_pair, places_of_block, skewed
 from .algebra.expressions import Mask
 from .algebra.grid import Grid, Relation
+from .algebra.int8 import map_rows
 from .algebra.masks import runs
 from .algebra.outline import Outline
 from .algebra.packed import by_sequence, goes_by_sequence, only_packed
@@ -72,6 +73,7 @@ __all__ = [
     "is_overridden",
     "keys_by_distance",
     "map_arrays",
+    "map_rows",
     "merge",
     "only_packed",
     "pieces",

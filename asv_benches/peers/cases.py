@@ -133,6 +133,10 @@ CASES = (
     _attention("decode 1x8x1x64, 8192 keys", 1.1, 1.05, 0.49, 0.53, keys=8192),
     _attention("decode 1x32x1x64, 8192 keys of 8 heads", None, None, 0.31, 0.40, keys=8192, kv_heads=8),
     *(
+        _attention(f"decode {sizes} in int8", MEASURED | _goals_of_native(0.6), keys=8192, dtype="int8", **options)
+        for sizes, options in (("1x8x1x64, 8192 keys", {}), ("1x32x1x64, 8192 keys of 8 heads", {"kv_heads": 8}))
+    ),
+    *(
         _attention(f"bfloat16 {sizes}", {"torch+native": goal}, peer=SDPA_BFLOAT16, open=False, dtype="bfloat16")
         for sizes, goal in zip(SIZES, (0.22, 0.12, 0.22, 0.18, 0.15), strict=True)
     ),

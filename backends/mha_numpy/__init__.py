@@ -67,7 +67,7 @@ _LAYER_VJP = STANDARD_LAYER_FEATURES - {f"feed_forward.activation={name}" for na
 
 _KERNELS: tuple[tuple[str, str, str, str, Set[str]], ...] = (
     # op, name, module, what tells the limits, features
-    ("attention", "tiles", "attention.kernel", "attention.kernel:supports", _ATTENTION),
+    ("attention", "tiles", "attention.kernel", "attention.kernel:supports", _ATTENTION | {"int8"}),
     ("attention_vjp", "tiles", "attention.gradients", "attention.gradients:supports", _ATTENTION_VJP),
     ("gelu", "tiles", "gelu", "gelu:supports", set()),
     ("gelu_vjp", "tiles", "gelu", "gelu:supports", set()),

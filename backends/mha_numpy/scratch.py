@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 import threading
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+
+from mha_core import Int8Rows
 
 _own = threading.local()
 
@@ -23,16 +25,22 @@ def scratch(name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     return buffer[:size].view(dtype).reshape(shape)
 
 
-def readable_by_blas(x: np.ndarray, dtype: Any) -> bool:
+def readable_by_blas(x: np.ndarray | Int8Rows, dtype: Any) -> bool:
     """Return whether a BLAS can read this stack of matrices without a copy."""
+    if isinstance(x, Int8Rows):
+        return False
     item, (row, column) = x.itemsize, x.strides[-2:]
     return x.dtype == dtype and column == item and row >= item * x.shape[-1] and row % item == 0 and x.flags.aligned
 
 
-def for_blas(x: np.ndarray, dtype: Any, name: str) -> np.ndarray:
-    """Return the array itself if a BLAS can read it, else a copy in ``scratch(name, ...)``."""
+def for_blas(x: Any, dtype: Any, name: str) -> np.ndarray:
+    """Return an array itself if a BLAS can read it, else a copy in ``scratch(name, ...)``; always a copy of int8 rows."""
     if readable_by_blas(x, dtype):
-        return x
+        return cast(np.ndarray, x)
     copy = scratch(name, x.shape, dtype)
-    np.copyto(copy, x)
+    if isinstance(x, Int8Rows):
+        values, scale = cast(tuple[Any, Any], (x.values, x.scale))
+        np.multiply(values, scale, out=copy)
+    else:
+        np.copyto(copy, x)
     return copy

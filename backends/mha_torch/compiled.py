@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree
 
+from mha_core import Int8Rows, KeyValueCache
 from mha_core.plugin import Step, is_overridden
 
 _PLAIN = (bool, str, torch.dtype, torch.device, type(None), FunctionType)
@@ -50,14 +51,24 @@ def call(step: Any, /, *arguments: Any, **options: Any) -> Any:
     if is_overridden():
         return _call_overridden(step, arguments, options)
     leaves: list[Any] = []
+    cache: Any = options.get("cache")
+    held = _held(cache)
     try:
-        description = step.number, _described(arguments, leaves), _described(options, leaves)
+        description = (
+            step.number,
+            _described(arguments, leaves),
+            _described(options if held is None else options | held, leaves),
+        )
     except Unsupported:
         return _call_unsupported(step, arguments, options)
     result = _traced(_Packed(leaves, description))
     if result.description[0] is _ERROR:  # torch shows an error that is raised here, and replaces one that is raised there
         raise RuntimeError(result.description[1])
-    return _made(result.description, iter(result.leaves))
+    out = _made(result.description, iter(result.leaves))
+    if held is not None:
+        out, key, value, cache.filled = out
+        cache.key, cache.value = (rows[0] if len(rows) == 1 else Int8Rows(*rows) for rows in (key, value))
+    return out
 
 
 @torch._dynamo.nonstrict_trace
@@ -67,11 +78,39 @@ def _traced(packed: _Packed) -> _Packed:
     arguments, options = (_made(description, leaves) for description in descriptions)
     results: list[Any] = []
     try:
-        return _Packed(results, _described(Step.every[number](*arguments, **options), results))
+        cache: Any = options.get("cache")
+        if isinstance(cache, _Held):
+            cache = options["cache"] = KeyValueCache(**cache._asdict())
+        out = Step.every[number](*arguments, **options)
+        if cache is not None:  # torch makes no object of a class that it receives
+            out = (
+                out,
+                *((rows.values, rows.scale) if cache.dtype else (rows,) for rows in (cache.key, cache.value)),
+                cache.filled,
+            )
+        return _Packed(results, _described(out, results))
     except Exception as error:
         if torch._guards.TracingContext.try_get() is None:  # not while torch traces: a graph for debugging runs this function
             raise
         return _Packed([], (_ERROR, f"{type(error).__name__}: {error}"))
+
+
+class _Held(NamedTuple):
+    """A cache of a fixed capacity, whose arrays enter and leave a graph. The weights that filled it are not compared again."""
+
+    key: Any
+    value: Any
+    filled: Any
+    capacity: int
+    dtype: str | None
+
+
+def _held(cache: Any) -> dict[str, _Held] | None:
+    """Return a cache as a graph takes it, by the name of its option; None for another value, or a cache that grows."""
+    if type(cache) is not KeyValueCache or cache.capacity is None or cache.context is not None:
+        return None
+    filled = torch.asarray(cache.length) if cache.filled is None else cache.filled
+    return {"cache": _Held(cache.key, cache.value, filled, cache.capacity, cache.dtype)}
 
 
 def _outside(reason: str) -> Any:
@@ -84,7 +123,7 @@ _call_overridden = _outside(
     "explain, verify, use_backend or use_kernel is in force in some thread, and compiled code does not see them"
 )
 _call_unsupported = _outside(
-    "an argument cannot be part of a graph: it is a cache, a mask or layer that is not a frozen dataclass, or of another type"
+    "an argument cannot be part of a graph: a cache without capacity, a mask or layer that is not a frozen dataclass, or other"
 )
 
 

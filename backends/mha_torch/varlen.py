@@ -66,7 +66,7 @@ def _packed(p: AttentionProblem) -> AttentionState:
     lengths = p.structure.packed or ()
     low, high = p.structure.band
     window = (-1 if low is None else -low, -1 if high is None else high)
-    query, key, value = (x.transpose(0, 1) for x in (p.query, p.key, p.value))  # type: ignore[attr-defined]
+    query, key, value = (x.transpose(0, 1) for x in (p.query, p.key, p.value))  # type: ignore[union-attr]
     ends = _ends(p, lengths)
     out = _varlen(p, query, key, value, (ends, ends), (max(lengths), max(lengths)), window_size=window)
     return AttentionState(out.transpose(0, 1), None)  # type: ignore[arg-type]
@@ -76,7 +76,7 @@ def _padded(p: AttentionProblem) -> AttentionState:
     """Attend (B, H, L, D) as (B L, H, D). A query without keys returns 0 (promise 1)."""
     batch, _, queries, _ = p.query.shape
     keys = p.key.shape[-2]
-    query, key, value = (x.transpose(1, 2).flatten(0, 1) for x in (p.query, p.key, p.value))  # type: ignore[attr-defined]
+    query, key, value = (x.transpose(1, 2).flatten(0, 1) for x in (p.query, p.key, p.value))  # type: ignore[union-attr]
     ends = (_ends(p, [queries] * batch), _ends(p, [keys] * batch))
     key_lengths: Any = p.structure.key_lengths
     lengths = key_lengths.expand(batch).clamp(0, keys).to(torch.int32)

@@ -36,7 +36,7 @@ from .probes.recorder import Recording, assert_declares_known_features, recordin
 pytestmark = pytest.mark.promise(0)
 OP = "attention_vjp"
 ROWS: dict[str, Row] = {
-    **{name: row for name, row in FEATURES.items() if name != "lse"},
+    **{name: row for name, row in FEATURES.items() if name in EVERY[OP]},
     "weight_dropout": {"weight_dropout": 0.25},
     "d_lse": {"towards": "both"},
     "d_bias": {"bias": "heads", "d_bias": True},

@@ -188,6 +188,14 @@ def sum_to(xp: Namespace, x: Array, shape: Sequence[int]) -> Array:
     return xp.reshape(xp.sum(x, axis=wide, dtype=x.dtype) if wide else x, tuple(shape))
 
 
+def written(xp: Namespace, x: Any, start: Array, rows: Any) -> Any:
+    """Return x (..., S, D) with other rows from ``start`` on, an integer array (); those that do not fit are left out."""
+    at = xp.arange(x.shape[-2], device=device_of(x)) - start
+    count = rows.shape[-2]
+    spread = xp.take(rows, xp.clip(at, 0, count - 1), axis=-2)
+    return xp.where(((at >= 0) & (at < count))[:, None], spread, x)
+
+
 def write_rows(x: Any, start: int, rows: Any) -> Any:
     """Return x (..., S, D) with other rows from ``start`` on, written into x: for libraries whose arrays can be changed."""
     x[..., start : start + rows.shape[-2], :] = rows

@@ -22,6 +22,7 @@ import math
 from .arrays import AnyIndex, Array, DynamicRange, Index, Namespace, bounds, pick, split_axis
 from .blocks import BlockShape, batch_slice_size, block_shape, by_batch_slices, visible_blocks
 from .grid import Relation
+from .int8 import Int8Rows, Rows, map_rows
 from .packed import by_sequence, goes_by_sequence
 from .problem import AttentionProblem, check_lengths
 from .state import AttentionState, concat_queries, merge
@@ -74,7 +75,7 @@ def block_state(p: AttentionProblem, rows: AnyIndex, cols: AnyIndex, *, masked: 
     xp = p.xp
     s = scores(p, rows, cols, masked=masked)
     e, d, m, empty = exponentials(xp, s)
-    v = upcast(p, pick(xp, p.value, kept(p, cols), -2))[..., :, None, :, :]
+    v = upcast(p, map_rows(p.value, lambda x: pick(xp, x, kept(p, cols), -2)))[..., :, None, :, :]
     out = xp.where(empty, 0, xp.matmul(dropped(p, e, rows, cols), v) / d)
     lse = xp.where(empty, -math.inf, m + xp.log(d))
     # values may have more batch axes than the scores
@@ -93,7 +94,7 @@ def products(p: AttentionProblem, rows: AnyIndex, cols: AnyIndex) -> Array:
     """softcap(scale q k^T), (..., K, G, rows, cols) in the compute dtype."""
     xp = p.xp
     q = grouped(p, upcast(p, pick(xp, p.query, rows, -2)))
-    k = upcast(p, pick(xp, p.key, kept(p, cols), -2))[..., :, None, :, :]
+    k = upcast(p, map_rows(p.key, lambda x: pick(xp, x, kept(p, cols), -2)))[..., :, None, :, :]
     s = xp.matmul(q * p.scale, xp.matrix_transpose(k))
     return s if p.softcap is None else p.softcap * xp.tanh(s / p.softcap)
 
@@ -160,8 +161,10 @@ def attention_weights(problem: AttentionProblem, lse: Array | None, rows: Index,
 # dtypes and axes
 
 
-def upcast(p: AttentionProblem, x: Array) -> Array:
-    """Return x in the compute dtype."""
+def upcast(p: AttentionProblem, x: Rows) -> Array:
+    """Return an array, or int8 rows, in the compute dtype."""
+    if isinstance(x, Int8Rows):
+        return x.widened(p.xp, p.compute_dtype)
     return p.xp.astype(x, p.compute_dtype, copy=False)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from .attention import upcast
 from .problem import AttentionProblem
 from .state import AttentionState
 
@@ -19,9 +20,10 @@ def independent_rows(p: AttentionProblem, attend: Callable[[AttentionProblem], A
     where it was -inf or NaN. A query sees one if its result is above 0.
     """
     xp, width = p.xp, p.value.shape[-1]
-    nan = xp.isnan(p.value)
-    above, below = nan | (p.value == math.inf), nan | (p.value == -math.inf)
-    values = [xp.where(above | below, 0, p.value), *(xp.astype(x, p.value.dtype) for x in (above, below))]
+    value = upcast(p, p.value)
+    nan = xp.isnan(value)
+    above, below = nan | (value == math.inf), nan | (value == -math.inf)
+    values = [xp.where(above | below, 0, value), *(xp.astype(x, value.dtype) for x in (above, below))]
     out, lse = attend(p.with_arrays(p.query, p.key, xp.concat(values, axis=-1)))
     up, down = (out[..., at * width : (at + 1) * width] > 0 for at in (1, 2))
     out = xp.where(down, -math.inf, xp.where(up, math.inf, out[..., :width]))

@@ -1,4 +1,4 @@
-"""Linear maps of int8 weights: columns of weights and parts of rows are rounded to integers, whose products add up exactly.
+"""Numbers in int8: weights of linear maps, whose products of integers add up exactly, and rows of keys and values.
 
 Every step is one operation of IEEE arithmetic in a given order, so all libraries get the same numbers.
 """
@@ -6,10 +6,10 @@ Every step is one operation of IEEE arithmetic in a given order, so all librarie
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from .arrays import Array, Namespace, compute_dtype
 from .tiles import pieces
@@ -22,7 +22,31 @@ _LEAST = 2.0**-120
 
 
 @dataclass(frozen=True, eq=False)
-class Int8Weight:
+class _Int8:
+    """Integers with scales: a number is about its integer times its scale."""
+
+    values: Array
+    scale: Array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of ``values``."""
+        return tuple(self.values.shape)
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return self.values.ndim
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}{self.shape}"
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.values, self.scale)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Int8Weight(_Int8):
     """The weight of a linear map in int8, for inference: column j of the weight is about ``values[:, j] * scale[j]``.
 
     ``linear`` and what is made of it take it in place of an array ``w``; ``quantize_weight`` makes it. Its arrays must not be
@@ -44,22 +68,6 @@ class Int8Weight:
         """What kernels keep beside the weight, by their names, such as its values in another order. It ends with the weight."""
         return {}
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(n, m)."""
-        return tuple(self.values.shape)
-
-    @property
-    def ndim(self) -> int:
-        """The number of axes, 2."""
-        return self.values.ndim
-
-    def __repr__(self) -> str:
-        return f"Int8Weight{self.shape}"
-
-    def __reduce__(self) -> Any:
-        return type(self), (self.values, self.scale)
-
     def _check(self) -> None:
         """Raise ValueError unless the shapes are those of a weight and its scales."""
         if self.values.ndim != 2 or not self.values.shape[0]:
@@ -70,6 +78,45 @@ class Int8Weight:
 
 Weight: TypeAlias = Array | Int8Weight
 """The weight of a linear map."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Int8Rows(_Int8):
+    """Keys or values in int8, for inference: row i is about ``values[i, :] * scale[i, 0]``.
+
+    Attention takes them in place of the arrays ``key`` and ``value``; ``quantize_rows`` makes them.
+
+    >>> import numpy as np, mha_core as mha
+    >>> mha.quantize_rows(np.asarray([[1.0, 0.5], [-2.0, 0.25]])).values
+    array([[ 127,   64],
+           [-127,   16]], dtype=int8)
+    """
+
+    values: Array
+    """(..., n, D), int8, from -127 to 127."""
+    scale: Array
+    """(..., n, 1), float32, or float64 beside a query in float64."""
+
+    def map(self, function: Callable[[Any], Any]) -> Self:
+        """Return the rows that ``function`` makes of ``values`` and of ``scale``."""
+        return type(self)(function(self.values), function(self.scale))
+
+    def __getitem__(self, index: Any) -> Self:
+        """Return some of the rows; the index must not select among the last axis."""
+        return self.map(lambda x: x[index])
+
+    def widened(self, xp: Namespace, dtype: Any) -> Array:
+        """Return the rows as numbers of a dtype, in which the products are computed."""
+        return xp.astype(self.values, dtype) * xp.astype(self.scale, dtype, copy=False)
+
+
+Rows: TypeAlias = Array | Int8Rows
+"""Keys or values."""
+
+
+def map_rows(x: Rows, function: Callable[[Any], Any]) -> Any:
+    """Return ``function(x)``; of int8 rows, the rows that it makes of their values and their scales."""
+    return x.map(function) if isinstance(x, Int8Rows) else function(x)
 
 
 def arrays_of(named: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -86,6 +133,12 @@ def quantize_weight(xp: Namespace, w: Array) -> Int8Weight:
     """Return a weight with a scale for each column."""
     integers, scale = rounded(xp, xp.astype(w, compute_dtype(xp, w.dtype), copy=False), 0)
     return Int8Weight(xp.astype(integers, xp.int8), xp.astype(scale[0, :], w.dtype, copy=False))
+
+
+def quantize_rows(xp: Namespace, x: Array) -> Int8Rows:
+    """Return rows with a scale for each."""
+    integers, scale = rounded(xp, xp.astype(x, compute_dtype(xp, x.dtype), copy=False), -1)
+    return Int8Rows(xp.astype(integers, xp.int8), scale)
 
 
 def rounded(xp: Namespace, x: Array, axis: int) -> tuple[Array, Array]:

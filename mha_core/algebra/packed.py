@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from .arrays import Array, move_axis, split_axis
+from .int8 import map_rows
 from .masks import Band, runs
 from .problem import AttentionProblem
 from .state import AttentionState, concat_queries
@@ -60,7 +61,7 @@ def sequences(p: AttentionProblem) -> Iterator[Run]:
         if count * length:
             run = Run(p, start, count, length)
             structure = Structure(keys=range(length), band=band)
-            arrays = (run.stacked(x) for x in (p.query, p.key, p.value))
+            arrays = (map_rows(x, run.stacked) for x in (p.query, p.key, p.value))
             yield replace(run, problem=p.with_arrays(*arrays, structure=structure, mask=mask, offset=0))
 
 

@@ -11,6 +11,7 @@ from .biases import Bias
 from .dropout import WeightDropout
 from .expressions import Mask
 from .grid import Grid
+from .int8 import Int8Rows, Rows
 from .structure import EVERY_KEY, Structure
 
 
@@ -28,9 +29,9 @@ class AttentionProblem:
     xp: Namespace
     query: Array
     """(..., H, L, D)."""
-    key: Array
-    """(..., K, S, D), without the keys that were dropped."""
-    value: Array
+    key: Any
+    """(..., K, S, D), without the keys that were dropped; an array, or ``Int8Rows``."""
+    value: Any
     """(..., K, S, E), likewise."""
     structure: Structure
     """The mask as kernels read it, in the indices of ``query`` and ``key``."""
@@ -81,6 +82,7 @@ class AttentionProblem:
             "weight_dropout": self.dropout is not None,
             "grouped_query": self.num_groups > 1,
             "value_dim": self.query.shape[-1] != self.value.shape[-1],
+            "int8": isinstance(self.key, Int8Rows),
             "broadcast": not self.query.shape[:-3] == self.key.shape[:-3] == self.value.shape[:-3],
         }
         bias = frozenset() if self.bias is None else frozenset({self.bias.feature})
@@ -92,7 +94,7 @@ class AttentionProblem:
         """Return the block of ``rows`` and ``cols``, both in the caller's indices."""
         return Grid(self.xp, self.device, rows, cols, self.offset, self.compute_dtype)
 
-    def with_arrays(self, query: Array, key: Array, value: Array, **changes: Any) -> AttentionProblem:
+    def with_arrays(self, query: Array, key: Rows, value: Rows, **changes: Any) -> AttentionProblem:
         """Return the same problem with other arrays, and with ``changes`` of other fields."""
         fields = self.__dict__.copy()
         if changes:
@@ -124,7 +126,7 @@ def check_lengths(p: AttentionProblem, what: str) -> None:
         raise ValueError(f"{what} needs the number of queries and keys, and None stands for a number not known: {shapes}")
 
 
-def scores_shape(query: Array, key: Array, value: Array, sink: Array | None = None) -> tuple[int, ...]:
+def scores_shape(query: Array, key: Rows, value: Rows, sink: Array | None = None) -> tuple[int, ...]:
     """Return (..., H, L, S); H is 1 for arrays of two axes. Raises ValueError that names the argument that does not fit."""
     for name, x in (("query", query), ("key", key), ("value", value)):
         if x.ndim < 2:

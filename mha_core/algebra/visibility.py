@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 from .arrays import Array, at_least, broadcast_shapes
 from .grid import Relation, over_heads
+from .int8 import Rows, map_rows
 from .problem import AttentionProblem
 from .structure import EVERY_KEY
 from .tiles import pieces
@@ -22,8 +24,9 @@ def without_unseen_keys(problem: AttentionProblem) -> AttentionProblem:
     if seen is None:
         return p
 
-    def zeroed(x: Array) -> Array:
-        return xp.where(_for_keys(p, seen, x.shape[:-1])[..., None], x, 0)
+    def zeroed(x: Rows) -> Any:
+        is_seen = _for_keys(p, seen, x.shape[:-1])[..., None]
+        return map_rows(x, lambda y: xp.where(is_seen, y, 0))
 
     return p.with_arrays(p.query, zeroed(p.key), zeroed(p.value))
 

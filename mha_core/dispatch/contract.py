@@ -35,7 +35,7 @@ ATTENTION_FEATURES = MASK_FEATURES | BIAS_FEATURES | {"lse", "softcap", "sink", 
 values are not as wide as queries. broadcast: the batch axes of query, key and value differ."""
 
 _INT8 = frozenset({"int8"})
-"""A weight is an ``Int8Weight``."""
+"""A weight is an ``Int8Weight``, or keys and values are ``Int8Rows``."""
 
 OPTION_FEATURES = frozenset({"mask", "bias", "scale", "softcap", "sink", "query_offset"})
 """The options of attention that were given to an operation made of smaller ones."""
@@ -71,7 +71,7 @@ LAYER_VJPS = tuple(f"{name}_vjp" for name in _COMPOSITES)
 """Operations made of smaller ones together with their gradients."""
 
 FEATURES: Mapping[str, frozenset[str]] = {
-    "attention": ATTENTION_FEATURES | _DROPOUT,
+    "attention": ATTENTION_FEATURES | _DROPOUT | _INT8,
     "attention_weights": ATTENTION_FEATURES - {"lse", "value_dim"} | _DROPOUT,
     **dict.fromkeys(("linear", "layer_norm", "rms_norm", "gelu", "relu", "silu", "rotary"), frozenset()),
     "linear_int8": frozenset(),
@@ -203,6 +203,8 @@ class Backend:
 
     With it a cache of keys and values grows without copying what it holds; by default arrays are concatenated.
     """
+    write_at: Callable[[Any, Any, Any], Any] | None = None
+    """The same for a start that is an integer array (), as in compiled functions; by default rows are selected by position."""
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Any, TypeAlias
 
-from ..algebra.arrays import Array, Namespace
+from ..algebra.arrays import Array, Namespace, device_of, written
+from ..algebra.int8 import Int8Rows, Rows, map_rows
 from ..dispatch.context import dry
 from ..dispatch.selection import backend_of
 from ..ops.caches import Part, unchanged_on_error
+from ..ops.int8 import quantize_rows
 
 Write: TypeAlias = Callable[[Any, int, Any], Any]
 """``Backend.write``."""
@@ -58,12 +61,15 @@ class KeyValueCache:
     Self-attention appends its new positions. With a ``window`` it drops older ones, and the masks of its calls must not reach
     further back; a window that is no positive int is a ValueError. Cross-attention fills the cache once, and raises ValueError
     for another context.
+
+    With a ``capacity`` its memory is taken at once, and a position too many is a ValueError. In compiled functions such a cache
+    keeps its shapes, so a step is compiled once; there a position too many makes the result NaN, since no error can be raised.
     """
 
-    key: Array | None = None
-    """(..., K, S, D)."""
-    value: Array | None = None
-    """(..., K, S, E)."""
+    key: Rows | None = None
+    """(..., K, S, D); ``Int8Rows`` if ``dtype`` is "int8"."""
+    value: Rows | None = None
+    """(..., K, S, E), likewise."""
     context: Array | None = None
     """The context that cross-attention computed them from; None for self-attention."""
     source: Mapping[str, Array | None] = field(default_factory=dict, repr=False)
@@ -73,18 +79,32 @@ class KeyValueCache:
     """The number of positions cached so far, if ``key`` holds only this rank's, or the newest of a window."""
     window: int | None = None
     """The number of newest positions that the next step may see. Older ones are dropped; None keeps all."""
-    _stores: tuple[_Store, _Store] | None = field(default=None, init=False, repr=False)
+    dtype: str | None = None
+    """With "int8", positions are rounded as ``quantize_rows`` says, in a quarter of float32's memory; None keeps them."""
+    capacity: int | None = None
+    """The greatest number of positions; with None the cache grows."""
+    filled: Array | None = None
+    """The number of cached positions, an integer array (), if ``key`` has the whole capacity, as in a compiled step."""
+    _stores: tuple[_Store, ...] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.window is not None and (isinstance(self.window, bool) or not isinstance(self.window, int) or self.window < 1):
-            raise ValueError(f"window is {self.window!r}; expected an int of at least 1, or None to keep all positions")
+        if self.dtype not in (None, "int8"):
+            raise ValueError(f"dtype is {self.dtype!r}; expected 'int8', or None to keep positions as they are")
+        for name, otherwise in (("window", "to keep all positions"), ("capacity", "to grow")):
+            number = getattr(self, name)
+            if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
+                raise ValueError(f"{name} is {number!r}; expected an int of at least 1, or None {otherwise}")
+        if self.window is not None and self.capacity is not None:
+            raise ValueError("window and capacity are both given: a window bounds memory itself, leave capacity out")
 
     def __getstate__(self) -> dict[str, object]:
         return {**vars(self), "_stores": None}  # a copy does not write where this cache does
 
     @property
-    def length(self) -> int:
-        """The number of positions that were cached, on all ranks, with those that were dropped."""
+    def length(self) -> Any:
+        """The number of positions that were cached, on all ranks, with those that were dropped. An int, or ``filled``."""
+        if self.filled is not None:
+            return self.filled
         length = 0 if self.key is None else self.key.shape[-2]
         return length if self.whole is None else self.whole
 
@@ -92,25 +112,37 @@ class KeyValueCache:
         """Return the sequences of a call whose positions have this shape, (..., L): all of them are in this cache."""
         return (Part(self, slice(None)),)
 
-    def joined(self, key: Array, value: Array, source: Mapping[str, Array | None] | None = None) -> tuple[Array, Array]:
+    def joined(self, key: Array, value: Array, source: Mapping[str, Array | None] | None = None) -> tuple[Rows, Rows]:
         """Return the cached positions (with a window, the newest), followed by new ones; the cache does not change.
 
         Raises ValueError if batch or heads differ, if the cache holds a context, or if ``source`` differs from the cache's.
         """
-        if self.key is None or self.value is None:
-            return key, value
+        rows: tuple[Rows, Rows] = (key, value) if self.dtype is None else (quantize_rows(key), quantize_rows(value))
+        if self.capacity is not None:
+            if self.filled is None and self.length + key.shape[-2] > self.capacity:
+                raise ValueError(
+                    f"the cache has a capacity of {self.capacity} positions and holds {self.length}: "
+                    f"there is no room for {key.shape[-2]} more"
+                )
+            if self.filled is not None or _is_traced(key):
+                return self._with_whole_capacity(rows)
         if self.context is not None:
             raise ValueError("the cache holds the keys of a context: self-attention needs another cache")
-        backend = backend_of({"key": key, "cache.key": self.key})
-        if key.shape[:-2] != self.key.shape[:-2]:
+        new = _arrays(rows)
+        if self.key is not None and self.value is not None:
+            old = _arrays((self.key, self.value))
+        elif self.capacity is not None:
+            old = [x[..., :0, :] for x in new]
+        else:
+            return rows
+        backend = backend_of({"key": new[0], "cache.key": old[0]})
+        if key.shape[:-2] != old[0].shape[:-2]:
             raise ValueError(
-                f"the cache holds keys {tuple(self.key.shape)}, the new ones are {tuple(key.shape)}: "
+                f"the cache holds keys {tuple(old[0].shape)}, the new ones are {tuple(key.shape)}: "
                 "expected the same batch and heads; start another sequence with an empty cache"
             )
         self._check(source or {})
-        old: tuple[Any, Any] = self.key, self.value
-        new: tuple[Any, Any] = key, value
-        drop = 0 if self.window is None else max(0, self.key.shape[-2] - self.window)
+        drop = 0 if self.window is None else max(0, old[0].shape[-2] - self.window)
         xp, write = backend.xp, backend.record.write
         if (
             write is None
@@ -118,17 +150,31 @@ class KeyValueCache:
             or backend.features([*old, *new])
             or any((x.dtype, x.device) != (y.dtype, y.device) for x, y in zip(old, new, strict=True))
         ):
-            key, value = (xp.concat([x[..., drop:, :], y], axis=-2) for x, y in zip(old, new, strict=True))
-            return key, value
+            return _rows([xp.concat([x[..., drop:, :], y], axis=-2) for x, y in zip(old, new, strict=True)])
         stores = self._stores
         if stores is None or not all(map(_Store.has_room, stores, old, new)):
-            capacity = 2 * (self.key.shape[-2] - drop + key.shape[-2])
-            key_store, value_store = (_Store.of(xp, write, x[..., drop:, :], capacity) for x in old)
-            stores, drop = (key_store, value_store), 0
+            capacity = self.capacity or 2 * (old[0].shape[-2] - drop + key.shape[-2])
+            stores, drop = tuple(_Store.of(xp, write, x[..., drop:, :], capacity) for x in old), 0
             self._stores = stores
-        return stores[0].append(write, key, drop), stores[1].append(write, value, drop)
+        return _rows([store.append(write, x, drop) for store, x in zip(stores, new, strict=True)])
 
-    def of_context(self, context: Array, source: Mapping[str, Array | None] | None = None) -> tuple[Array, Array] | None:
+    def _with_whole_capacity(self, rows: tuple[Rows, Rows]) -> tuple[Rows, Rows]:
+        """Return arrays of the whole capacity, in which new rows follow those that are cached."""
+        new = _arrays(rows)
+        backend = backend_of({"key": new[0]})
+        xp, write = backend.xp, backend.record.write_at or partial(written, backend.xp)
+        start = xp.asarray(self.length, dtype=xp.arange(0).dtype, device=device_of(new[0]))
+        old = [None] * len(new) if self.key is None or self.value is None else _arrays((self.key, self.value))
+
+        def with_room(held: Any, x: Any) -> Any:
+            if held is not None and held.shape[-2] == self.capacity:
+                return held
+            whole = xp.zeros((*x.shape[:-2], self.capacity, x.shape[-1]), dtype=x.dtype, device=device_of(x))
+            return whole if held is None else write(whole, xp.zeros_like(start), held)
+
+        return _rows([write(with_room(held, x), start, x) for held, x in zip(old, new, strict=True)])
+
+    def of_context(self, context: Array, source: Mapping[str, Array | None] | None = None) -> tuple[Rows, Rows] | None:
         """Return the keys and values of this context; None if the cache is empty.
 
         Raises ValueError for another context, and if ``source`` differs from the cache's.
@@ -150,10 +196,10 @@ class KeyValueCache:
             return
         if self.key.ndim < 4:
             raise ValueError(f"the cache holds keys {tuple(self.key.shape)}, without a batch axis: expected (batch, K, S, D)")
-        xp = backend_of({"cache.key": self.key, "indices": indices}).xp
+        xp = backend_of({"cache.key": _arrays((self.key,))[0], "indices": indices}).xp
 
-        def take(x: Array | None) -> Any:
-            return None if x is None else xp.take(x, indices, axis=0)
+        def take(x: Rows | None) -> Any:
+            return None if x is None else map_rows(x, lambda y: xp.take(y, indices, axis=0))
 
         self.key, self.value, self.context = take(self.key), take(self.value), take(self.context)
         self.source = {name: take(x) if name == "value_context" else x for name, x in self.source.items()}
@@ -165,6 +211,24 @@ class KeyValueCache:
                     f"the cache holds keys and values that were computed with another {name}: each layer needs its own cache, "
                     "and another sequence an empty one"
                 )
+
+
+def _is_traced(x: Array) -> bool:
+    """Return whether a compiler sees an array in place of numbers: its library says so, or it has no device."""
+    backend = backend_of({"x": x})
+    return "traced" in backend.features([x]) or (device_of(x) is None and backend.record.write_at is not None)
+
+
+def _arrays(rows: tuple[Rows, ...]) -> list[Any]:
+    """Return the arrays that keys and values are made of: of int8 rows, the values and the scales."""
+    return [x for each in rows for x in ((each.values, each.scale) if isinstance(each, Int8Rows) else (each,))]
+
+
+def _rows(arrays: list[Any]) -> tuple[Rows, Rows]:
+    """Return the keys and values that are made of arrays, the inverse of ``_arrays``."""
+    if len(arrays) == 2:
+        return arrays[0], arrays[1]
+    return Int8Rows(*arrays[:2]), Int8Rows(*arrays[2:])
 
 
 def _equal(x: Array | None, y: Array | None) -> bool:
@@ -193,10 +257,14 @@ class DecoderCache:
     """For each layer, one for its own positions and one for the memory."""
     window: int | None = None
     """The window of the caches for own positions, as in ``KeyValueCache``."""
+    dtype: str | None = None
+    """The dtype of the caches, as in ``KeyValueCache``."""
+    capacity: int | None = None
+    """The capacity of the caches for own positions, as in ``KeyValueCache``."""
 
     @property
-    def length(self) -> int:
-        """The number of positions decoded so far."""
+    def length(self) -> Any:
+        """The number of positions decoded so far, as in ``KeyValueCache``."""
         return self.layers[0][0].length if self.layers else 0
 
     def select(self, indices: Array) -> None:
@@ -211,7 +279,8 @@ class DecoderCache:
         if self.layers and len(self.layers) != num_layers:
             raise ValueError(f"the cache has {len(self.layers)} layers; expected {num_layers}, the layers of this decoder")
         started = bool(self.layers)
-        self.layers = self.layers or [(KeyValueCache(window=self.window), KeyValueCache()) for _ in range(num_layers)]
+        options: dict[str, Any] = {"window": self.window, "capacity": self.capacity, "dtype": self.dtype}
+        self.layers = self.layers or [(KeyValueCache(**options), KeyValueCache(dtype=self.dtype)) for _ in range(num_layers)]
         try:
             with unchanged_on_error(*self.layers):
                 yield self.layers

@@ -56,13 +56,13 @@ class PackedCache:
     sequences: list[KeyValueCache]
     """The cache of each sequence. Append a ``KeyValueCache`` for one that begins later."""
 
-    def __init__(self, count: int, *, window: int | None = None) -> None:
-        """``count`` sequences; ``window`` as in ``KeyValueCache``."""
-        self.window = window
-        self.sequences = [KeyValueCache(window=window) for _ in range(check.integer("count", count, 0))]
+    def __init__(self, count: int, *, window: int | None = None, dtype: str | None = None) -> None:
+        """``count`` sequences; ``window`` and ``dtype`` as in ``KeyValueCache``."""
+        self.window, self.dtype = window, dtype
+        self.sequences = [KeyValueCache(window=window, dtype=dtype) for _ in range(check.integer("count", count, 0))]
 
     def __repr__(self) -> str:
-        return f"PackedCache(lengths={self.lengths}, window={self.window})"
+        return f"PackedCache(lengths={self.lengths}, window={self.window}, dtype={self.dtype})"
 
     @property
     def lengths(self) -> list[int]:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from ..algebra import attention as algebra
-from ..algebra.arrays import Array, compute_dtype
+from ..algebra.arrays import Array, compute_dtype, dtype_name
 from ..algebra.biases import Bias, as_bias
 from ..algebra.dropout import WeightDropout
 from ..algebra.expressions import Mask, as_mask
 from ..algebra.grid import check_aligned, check_integers
 from ..algebra.independence import independent_rows
+from ..algebra.int8 import Int8Rows, Rows
 from ..algebra.problem import AttentionProblem, scores_shape
 from ..algebra.state import AttentionState
 from ..algebra.structure import structure_of
@@ -30,6 +32,7 @@ from ..dispatch.contract import STATE_FEATURES, Call
 from ..dispatch.kernels import Decision, decide, describe
 from ..dispatch.selection import backend_of, check_floating, check_same_device, in_host_memory
 from . import check
+from .int8 import NO_GRADIENTS_OF_ROWS
 from .operation import Operation, PendingCall, Plan, key_of
 from .options import unknown
 from .tree import arrays_in
@@ -37,8 +40,8 @@ from .tree import arrays_in
 
 def prepare(
     query: Array,
-    key: Array,
-    value: Array,
+    key: Rows,
+    value: Rows,
     *,
     mask: Mask | Array | None = None,
     bias: Bias | Array | None = None,
@@ -64,11 +67,14 @@ def prepare(
     checked = [] if isinstance(offset, int) else [("query_offset", offset)]
     checked += [] if mask is None else mask.arrays()
     checked += [] if weight_dropout is None else weight_dropout.arrays()
-    backend = check_floating(query=query, key=key, value=value)
+    backend = check_floating(query=query) if isinstance(key, Int8Rows) else check_floating(query=query, key=key, value=value)
+    for name, x in (("key", key), ("value", value)):
+        if isinstance(x, Int8Rows):
+            _check_rows(backend, name, x, query)
     check_same_device(query, [*checked, *added])
 
     shape = scores_shape(query, key, value, sink)
-    query, key, value = (x[None, :, :] if x.ndim == 2 else x for x in (query, key, value))
+    query, key, value = _with_head_axis(query, key, value)
     xp, head_dim = backend.xp, query.shape[-1]
     if not isinstance(offset, int):
         check_integers(xp, "query_offset", offset, shape[:-3], "the batch shape")
@@ -98,7 +104,7 @@ def prepare(
     return backend, problem if structure.sees_every_key else without_unseen_keys(problem)
 
 
-def template(p: AttentionProblem, query: Array, key: Array, value: Array) -> tuple[Callable[..., AttentionProblem], bool]:
+def template(p: AttentionProblem, query: Array, key: Rows, value: Rows) -> tuple[Callable[..., AttentionProblem], bool]:
     """Return a function (query, key, value, sink=sink) -> problem, and whether it lets the arrays enter unchanged.
 
     The function makes a problem like ``p`` from arrays like those that ``p`` was made from, and holds no array itself.
@@ -112,14 +118,31 @@ def template(p: AttentionProblem, query: Array, key: Array, value: Array) -> tup
     if as_given and not zeroes:
         return bare.with_arrays, True
 
-    def fill(query: Array, key: Array, value: Array, *, sink: Array | None) -> AttentionProblem:
-        query, key, value = [x[None, ...] if x.ndim == 2 else x for x in (query, key, value)]
+    def fill(query: Array, key: Rows, value: Rows, *, sink: Array | None) -> AttentionProblem:
+        query, key, value = _with_head_axis(query, key, value)
         if keys is not None:
             key, value = key[keys], value[keys]
         filled = bare.with_arrays(query, key, value, sink=sink)
         return without_unseen_keys(filled) if zeroes else filled
 
     return fill, False
+
+
+def _with_head_axis(*arrays: Any) -> Iterator[Any]:
+    return (x[None, ...] if x.ndim == 2 else x for x in arrays)
+
+
+def _check_rows(backend: LoadedBackend, name: str, x: Int8Rows, query: Array) -> None:
+    """Raise TypeError or ValueError unless keys or values in int8 fit each other and the query."""
+    check_same_device(query, [(f"{name}.values", x.values), (f"{name}.scale", x.scale)])
+    if x.values.dtype != backend.xp.int8:
+        raise TypeError(f"{name}.values has dtype {x.values.dtype}; expected int8: write {name}=mha.quantize_rows({name})")
+    wide = compute_dtype(backend.xp, query.dtype)
+    if x.scale.dtype != wide:
+        raise TypeError(f"{name}.scale has dtype {x.scale.dtype}; expected {dtype_name(wide)} beside a query of {query.dtype}")
+    expected = (*x.shape[:-1], 1)
+    if tuple(x.scale.shape) != expected:
+        raise ValueError(f"{name}.scale has shape {tuple(x.scale.shape)}; expected {expected}, a number for each row")
 
 
 def _check_added(backend: LoadedBackend, name: str, x: Array, query: Array) -> None:
@@ -164,22 +187,40 @@ def attention_operation(recorded: Callable[..., AttentionState], *, lse: bool) -
 
     ``recorded(lse, query, key, value, sink, **options)`` computes it if the gradient of an array is recorded.
     """
-    return Operation(partial(key_of, ("attention", lse)), partial(_plan, recorded, lse), plans_hold_options=True)
+
+    def plan(arrays: tuple[Any, ...], options: Mapping[str, Any], kept: bool) -> Plan:
+        return _plan(operation, recorded, lse, arrays, options, kept)
+
+    operation = Operation(partial(key_of, ("attention", lse)), plan, plans_hold_options=True)
+    return operation
 
 
 def _plan(
-    recorded: Callable[..., AttentionState], lse: bool, arrays: tuple[Any, ...], options: Mapping[str, Any], kept: bool
+    operation: Operation,
+    recorded: Callable[..., AttentionState],
+    lse: bool,
+    arrays: tuple[Any, ...],
+    options: Mapping[str, Any],
+    kept: bool,
 ) -> Plan:
     inside = () if kept else arrays_in(options)  # a call with arrays in its options has no key
     if any(isinstance(x, Recorded) for x in (*arrays, *inside)):
+        if len(arrays) > 4:
+            raise TypeError(NO_GRADIENTS_OF_ROWS)
         return Plan(partial(recorded, lse, **options), None)
-    *arrays_with_head_axis, sink = arrays
-    backend, p = prepare(*arrays_with_head_axis, sink=sink, **options)
-    features, shield = backend.shielded(backend.features((p.query, p.key, p.value, p.sink, *arrays_inside(p))))
+    query, key, value, sink, *scales = arrays
+    if scales:
+        key, value = map(Int8Rows, (key, value), scales)
+    backend, p = prepare(query, key, value, sink=sink, **options)
+    features, shield = backend.shielded(backend.features((*arrays, *arrays_inside(p))))
+    if scales and features & {"gradient", "forward_gradient"}:
+        raise TypeError(NO_GRADIENTS_OF_ROWS)
     p = p.with_arrays(p.query, p.key, p.value, asked=features | {"lse"} if lse else features)
     call, decision = _choose(p, backend)
+    if scales and decision.run is None and _has_kernel_for_floats(p, backend, call):
+        return Plan(partial(_widened, operation, backend, options), None)
     fill: Callable[..., AttentionProblem]
-    fill, unchanged = template(p, *arrays_with_head_axis) if kept else (lambda *_, **__: p, False)
+    fill, unchanged = template(p, query, key, value) if kept else (lambda *_, **__: p, False)
     prepared = decision.prepared(p) if kept and decision.prepared is not None else None
     by_algebra = shield(_algebra(backend))
     run = by_algebra if decision.run is None else shield(decision.run)
@@ -192,15 +233,15 @@ def _plan(
         if direct is not None:
             direct = _independent(backend, direct, lambda *arrays: again(fill(*arrays[:3], sink=arrays[3])))
         run, by_algebra = (_independent(backend, function, again) for function in (run, by_algebra))
-    without_heads = all(x.ndim == 2 for x in arrays_with_head_axis)
+    without_heads = all(x.ndim == 2 for x in (query, key, value))
     placeholder = partial(_placeholder, backend)
     if without_heads:
         run, by_algebra, placeholder = (partial(_without_head_axis, function) for function in (run, by_algebra, placeholder))
 
-    def compute(query: Array, key: Array, value: Array, sink: Array | None) -> AttentionState:
+    def compute(query: Array, key: Rows, value: Rows, sink: Array | None) -> AttentionState:
         return run(fill(query, key, value, sink=sink))
 
-    def bind(query: Array, key: Array, value: Array, sink: Array | None) -> PendingCall:
+    def bind(query: Array, key: Rows, value: Rows, sink: Array | None) -> PendingCall:
         p = fill(query, key, value, sink=sink)
         return PendingCall(
             backend=backend,
@@ -213,7 +254,43 @@ def _plan(
             empty=partial(placeholder, p),
         )
 
+    if scales:
+        return Plan(_joining_scales(compute), _joining_scales(bind))
     return Plan(compute if direct is None else direct, bind)
+
+
+def _has_kernel_for_floats(p: AttentionProblem, backend: LoadedBackend, call: Call) -> bool:
+    """Return whether a kernel would compute a problem of int8 rows if its keys and values were floating numbers."""
+    if p.bias is not None and p.query.dtype != p.compute_dtype:  # the bias may have the dtype of the query
+        return False
+    return decide(backend.name, replace(call, features=call.features - {"int8"}, dtype=p.compute_dtype)).run is not None
+
+
+def _widened(operation: Operation, backend: LoadedBackend, options: Mapping[str, Any], *arrays: Any) -> AttentionState:
+    """Return attention whose keys and values are widened at once, by a kernel that does not read int8."""
+    xp, (query, key, value, sink, *scales) = backend.xp, arrays
+    wide = compute_dtype(xp, query.dtype)
+    key, value = (Int8Rows(x, scale).widened(xp, wide) for x, scale in zip((key, value), scales, strict=True))
+    sink = None if sink is None else xp.astype(sink, wide, copy=False)
+    state: AttentionState = operation(xp.astype(query, wide, copy=False), key, value, sink, **options)
+    return AttentionState(xp.astype(state.out, query.dtype, copy=False), state.lse)
+
+
+def _joining_scales(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of the arrays that ``int8_arrays`` returns, which calls one of a query, int8 rows and a sink."""
+
+    def joined(query: Array, key: Array, value: Array, sink: Array | None, key_scale: Array, value_scale: Array) -> Any:
+        return function(query, Int8Rows(key, key_scale), Int8Rows(value, value_scale), sink)
+
+    return joined
+
+
+def int8_arrays(query: Array, key: Rows, value: Rows, sink: Array | None) -> tuple[Any, ...]:
+    """Return the arrays of a call of which key and value are int8 rows. Raises TypeError if only one of them is."""
+    if isinstance(key, Int8Rows) and isinstance(value, Int8Rows):
+        return query, key.values, value.values, sink, key.scale, value.scale
+    kinds = f"key is {type(key).__name__}, value is {type(value).__name__}"
+    raise TypeError(f"{kinds}: expected arrays, or Int8Rows for both, as quantize_rows makes them")
 
 
 def _finds_nan(p: AttentionProblem) -> bool:
@@ -227,7 +304,8 @@ def _finds_nan(p: AttentionProblem) -> bool:
         return False
     if not p.structure.features or p.asked & STATE_FEATURES - {"gradient"} or 0 in (*p.rows_shape, p.value.shape[-1]):
         return False
-    return all(x is None or in_host_memory(x) for x in (p.query, p.key, p.value, p.sink, *arrays_inside(p)))
+    rows = (x.scale if isinstance(x, Int8Rows) else x for x in (p.key, p.value))
+    return all(x is None or in_host_memory(x) for x in (p.query, *rows, p.sink, *arrays_inside(p)))
 
 
 def _algebra(backend: LoadedBackend) -> Callable[[AttentionProblem], AttentionState]:

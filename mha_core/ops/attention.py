@@ -6,10 +6,11 @@ from typing import Unpack
 
 from ..algebra import state as states
 from ..algebra.arrays import Array, Index
+from ..algebra.int8 import Int8Rows, Rows
 from ..algebra.state import AttentionState
 from ..dispatch.selection import check_floating
 from . import check
-from .attend import attention_operation
+from .attend import attention_operation, int8_arrays
 from .attend_vjp import recorded_attention, state_operation
 from .functional import linear
 from .operation import Step
@@ -20,7 +21,7 @@ _attention = attention_operation(recorded_attention, lse=False)
 
 
 @shows_options
-def scaled_dot_product_attention(query: Array, key: Array, value: Array, **options: Unpack[Options]) -> Array:
+def scaled_dot_product_attention(query: Array, key: Rows, value: Rows, **options: Unpack[Options]) -> Array:
     """softmax(q k^T / sqrt(D)) v. Source: Vaswani et al. 2017, equation 1.
 
     Parameters
@@ -29,7 +30,7 @@ def scaled_dot_product_attention(query: Array, key: Array, value: Array, **optio
     key : array (..., K, S, D)
         H is a multiple of K; query head i reads key head i // (H / K).
     value : array (..., K, S, E)
-        With two axes there is no head axis. Batch axes broadcast.
+        With two axes there is no head axis. Batch axes broadcast. Key and value may be ``Int8Rows``, both.
     mask : Mask or boolean array, broadcast to (..., H, L, S)
         True: may attend.
     bias : Bias or floating array, broadcast likewise
@@ -52,7 +53,7 @@ def scaled_dot_product_attention(query: Array, key: Array, value: Array, **optio
     Raises
     ------
     TypeError
-        For integers, mixed dtypes, libraries or devices.
+        For integers, mixed dtypes, libraries or devices; for ``Int8Rows`` if gradients are recorded.
     ValueError
         For shapes that do not fit; and if a mask or bias depends on positions, L != S, and ``query_offset`` is not given.
 
@@ -64,11 +65,13 @@ def scaled_dot_product_attention(query: Array, key: Array, value: Array, **optio
     array([[1.  , 0.  ],
            [0.33, 0.67]])
     """
+    if type(key) is Int8Rows or type(value) is Int8Rows:
+        return _attention(*int8_arrays(query, key, value, options.pop("sink", None)), **options).out
     return _attention(query, key, value, options.pop("sink", None), **options).out
 
 
 @shows_options
-def attention_state(query: Array, key: Array, value: Array, **options: Unpack[Options]) -> AttentionState:
+def attention_state(query: Array, key: Rows, value: Rows, **options: Unpack[Options]) -> AttentionState:
     """Return attention with the logarithm of its normaliser; states over disjoint keys can be merged.
 
     Parameters and errors: as in ``scaled_dot_product_attention``. Source: Rabe and Staats 2021, section 2.
@@ -86,6 +89,8 @@ def attention_state(query: Array, key: Array, value: Array, **options: Unpack[Op
     >>> float(mha.attention_state(x, x, x).lse[0])
     0.0
     """
+    if type(key) is Int8Rows or type(value) is Int8Rows:
+        return state_operation(*int8_arrays(query, key, value, options.pop("sink", None)), **options)
     return state_operation(query, key, value, options.pop("sink", None), **options)
 
 

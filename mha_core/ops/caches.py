@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
 from ..algebra.arrays import Array, Namespace, device_of, integers, move_axis
-from ..algebra.expressions import Mask
-from ..algebra.masks import Band
+from ..algebra.expressions import Mask, as_mask
+from ..algebra.int8 import Rows
+from ..algebra.masks import Band, key_lengths
 from ..dispatch.context import dry
+from ..dispatch.selection import backend_of
 from .attention import scaled_dot_product_attention
 from .options import Options
 
@@ -17,18 +20,21 @@ from .options import Options
 class Cache(Protocol):
     """The interface of a cache of keys and values."""
 
-    key: Array | None
-    value: Array | None
+    key: Rows | None
+    value: Rows | None
     context: Array | None
     source: Mapping[str, Array | None]
     whole: int | None
     window: int | None
+    dtype: str | None
+    capacity: int | None
+    filled: Array | None
 
     @property
-    def length(self) -> int: ...
+    def length(self) -> Any: ...
     def parts(self, shape: tuple[int, ...]) -> Sequence[Part]: ...
-    def joined(self, key: Array, value: Array, source: Mapping[str, Array | None] | None = None) -> tuple[Array, Array]: ...
-    def of_context(self, context: Array, source: Mapping[str, Array | None] | None = None) -> tuple[Array, Array] | None: ...
+    def joined(self, key: Array, value: Array, source: Mapping[str, Array | None] | None = None) -> tuple[Rows, Rows]: ...
+    def of_context(self, context: Array, source: Mapping[str, Array | None] | None = None) -> tuple[Rows, Rows] | None: ...
 
 
 class Part(NamedTuple):
@@ -41,14 +47,22 @@ class Part(NamedTuple):
 def attended(q: Array, k: Array, v: Array, cache: Cache, source: Mapping[str, Array | None], options: Options) -> Array:
     """Return the attention of new queries to a cache, behind which their keys and values are written."""
     length, new = cache.length, k.shape[-2]
-    k, v = cache.joined(k, v, source)
+    keys, values = cache.joined(k, v, source)
     is_windowed = cache.window is not None
-    offset = k.shape[-2] - new if is_windowed else length  # among the keys that are left
+    offset = keys.shape[-2] - new if is_windowed else length  # among the keys that are left
     there: Options = {**options, "query_offset": offset}
-    out = scaled_dot_product_attention(q, k, v, **there)
+    filled = None
+    if not is_windowed and (not isinstance(length, int) or keys.shape[-2] != length + new):  # in compiled functions
+        xp = backend_of({"query": q}).xp
+        filled = xp.asarray(length + new, dtype=xp.arange(0).dtype, device=device_of(q))
+        seen, mask = key_lengths(filled), options.get("mask")
+        there["mask"] = seen if mask is None else as_mask(mask) & seen
+    out = scaled_dot_product_attention(q, keys, values, **there)
+    if filled is not None:
+        out = xp.where(filled > keys.shape[-2], math.nan, out)
     if not dry.get():
-        cache.key, cache.value, cache.context, cache.source = k, v, None, source
-        cache.whole = length + new if is_windowed else None
+        cache.key, cache.value, cache.context, cache.source = keys, values, None, source
+        cache.whole, cache.filled = length + new if is_windowed else None, filled
     return out
 
 

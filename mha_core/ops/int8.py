@@ -1,4 +1,4 @@
-"""Linear maps of int8 weights, for inference."""
+"""Linear maps of int8 weights, and keys and values in int8, for inference."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import partial
 
 from ..algebra import int8
 from ..algebra.arrays import Array
-from ..algebra.int8 import Int8Weight
+from ..algebra.int8 import Int8Rows, Int8Weight
 from ..dispatch.selection import check_floating
 from . import check
 from .composite import composite
@@ -14,6 +14,9 @@ from .elementary import Examined
 
 NO_GRADIENTS = "int8 weights are for inference, and have no gradients: train the layer that was quantized"
 """The message of the TypeError if gradients are recorded: those of rounded numbers are 0."""
+
+NO_GRADIENTS_OF_ROWS = "int8 keys and values are for inference, and have no gradients: give arrays of floating numbers"
+"""Likewise, for attention."""
 
 
 def quantize_weight(w: Array) -> Int8Weight:
@@ -37,6 +40,30 @@ def quantize_weight(w: Array) -> Int8Weight:
     if w.ndim != 2 or 0 in w.shape:
         raise ValueError(f"w has shape {tuple(w.shape)}; expected (n, m), both at least 1")
     return int8.quantize_weight(backend.xp, w)
+
+
+def quantize_rows(x: Array) -> Int8Rows:
+    """Return keys or values x (..., n, D) in int8, with a scale for each row; attention takes them as ``key`` and ``value``.
+
+    A row is rounded to multiples of its largest absolute value / 127, so a number moves by half of that at most. A row that
+    holds NaN or infinity has the scale NaN.
+
+    Raises TypeError for an array that is not floating, or if gradients are recorded; ValueError for one with fewer than two
+    axes, or without features.
+
+    >>> import numpy as np, mha_core as mha
+    >>> x = np.eye(2)
+    >>> rows = mha.quantize_rows(x)
+    >>> mha.scaled_dot_product_attention(x, rows, rows).round(3)
+    array([[0.67, 0.33],
+           [0.33, 0.67]])
+    """
+    backend = check_floating(x=x)
+    if backend.plain is not None:
+        raise TypeError(NO_GRADIENTS_OF_ROWS)
+    if x.ndim < 2 or not x.shape[-1]:
+        raise ValueError(f"x has shape {tuple(x.shape)}; expected (..., n, D) with D at least 1")
+    return int8.quantize_rows(backend.xp, x)
 
 
 def _examine(x: Array, w: Int8Weight, b: Array | None) -> Examined:

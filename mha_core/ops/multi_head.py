@@ -218,6 +218,8 @@ def _multi_head(xp: Namespace, *arguments: Any, cache: Cache | None = None, **ke
     x, context, group, options = a.x, a.context, a.group, a.options
     q, source = heads(xp, x, a.w_q, a.b_q, a.num_heads, a.norm_q), a.source()
     cached = cache.of_context(context, source) if cache is not None and context is not None else None
+    k: Any  # arrays, or int8 rows of a cache
+    v: Any
     if cached is None:
         keys_input = x if context is None else context
         values_input = keys_input if a.value_context is None else a.value_context
@@ -232,7 +234,8 @@ def _multi_head(xp: Namespace, *arguments: Any, cache: Cache | None = None, **ke
     if a.rotary is not None:
         rotate = a.rotary if group is None or cache is not None else partial(group.rotated, a.rotary)
         q, k = (rotate(y, _start(options)) for y in (q, k))
-    attend, whole = scaled_dot_product_attention, None
+    attend: Callable[..., Array] = scaled_dot_product_attention
+    whole = None
     if group is not None:
         attend = group.attention if cache is None else group.attention_to_cache
     if group is not None and cache is not None:
@@ -276,6 +279,10 @@ def _kept_by_rank(group: Ranks, cache: Cache, context: Array | None, k: Array, v
         raise ValueError("group and cache are given with context, which is not spread over ranks: leave group out")
     if cache.window is not None:
         raise ValueError("group is given, but the cache drops positions: use a cache without window")
+    if cache.dtype is not None:
+        raise ValueError("group is given, but the cache rounds positions to int8: use a cache without dtype")
+    if cache.capacity is not None:
+        raise ValueError("group is given, but the cache has a capacity: use a cache without capacity")
     if cache.key is not None and cache.whole is None:
         raise ValueError("group is given, but the cache holds all positions: start with an empty cache")
     return group.cached(k, cache.length), group.cached(v, cache.length)

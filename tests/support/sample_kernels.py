@@ -67,7 +67,7 @@ for _op in ("gelu", "linear", "linear_int8", "layer_norm", "rms_norm", "relu", "
     globals()[_op] = _first_argument(_op)  # a kernel is found in its module by its name
 
 
-FEATURES = [name for name in features.FEATURES if name != "lse"]
+FEATURES = [name for name in features.FEATURES if name not in ("lse", "int8")]
 """The features of attention that a call may use."""
 
 

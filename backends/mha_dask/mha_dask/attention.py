@@ -152,7 +152,7 @@ class _QueryChunk:
 def _block_state(options, query, pair, *arrays):
     """Return attention of a block in the dtype of its lse; ``arrays`` are those of the options, in their order."""
     remaining = iter(arrays)
-    options = map_arrays(options, lambda _: next(remaining))
+    options = map_arrays(options, lambda _: np.asarray(next(remaining)))  # an array without axes comes as a number
     # in an empty context: what the user demands by use_backend or use_kernel is meant for dask arrays
     out, lse = Context().run(partial(mha.attention_state, query, *pair, **options))
     return AttentionState(out.astype(lse.dtype, copy=False), lse)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib import import_module
 
 from mha_core.plugin import Collectives, Kernel, hookimpl
 
@@ -27,10 +28,14 @@ def value_and_grad(function, arrays):
     return value, aux, gradients
 
 
+def _caches(name):
+    return lambda *arguments: getattr(import_module("mha_jax.caches"), name)(*arguments)
+
+
 @hookimpl
 def mha_backends():
     for backend in plain.mha_backends():
-        yield replace(backend, value_and_grad=value_and_grad)
+        yield replace(backend, namespace=_caches("namespace"), value_and_grad=value_and_grad, write_at=_caches("write_at"))
 
 
 @hookimpl

@@ -25,9 +25,9 @@ _IN_PROGRAMS = frozenset({"traced", "vmap"})
 
 _KERNELS: tuple[tuple[str, str, str, str, Set[str]], ...] = (
     # backend, op, module, what tells the limits in it, features
-    ("numpy", "attention", "on_numpy", "supports", HANDLES),
+    ("numpy", "attention", "on_numpy", "supports", HANDLES | {"int8"}),
     ("numpy", "attention_vjp", "on_numpy", "supports", _VJP),
-    ("torch", "attention", "on_torch", "supports", HANDLES),
+    ("torch", "attention", "on_torch", "supports", HANDLES | {"int8"}),
     ("torch", "attention_vjp", "on_torch", "supports", _VJP),
     ("jax", "attention", "on_jax", "supports", HANDLES | _IN_PROGRAMS | {"gradient"}),
     ("jax", "attention_vjp", "on_jax", "supports", _VJP | _IN_PROGRAMS),

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from mha_core import Int8Rows
 from mha_core.plugin import AttentionGradients, AttentionProblem, AttentionState, Call
 from mha_numpy.shared import check, inside_a_task, num_threads
 
@@ -39,9 +40,13 @@ def _prepared(p: AttentionProblem, arrays: problem.Beside) -> Callable[..., Atte
     lse_shape = p.rows_shape if "lse" in p.asked else None
     lse_dtype, is_bfloat16, attend = p.compute_dtype, dtype.name == "bfloat16", native.attend
     empty, empty_like = np.empty, np.empty_like
+    is_int8 = isinstance(p.key, Int8Rows)
     same_shape, threads = p.query.shape == shape, _threads if native.is_worth_threads(plan) else lambda: 1
 
     def compute(query: Any, key: Any, value: Any, sink: Any) -> AttentionState:
+        scales: tuple[Any, ...] = ()
+        if is_int8:
+            key, value, scales = key.values, value.values, (key.scale, value.scale)
         # the layout of out follows the query, so that heads adjacent in memory stay adjacent
         out: Any = empty_like(query, subok=False) if same_shape else empty(shape, dtype)
         if out.strides[-1] != out.itemsize:
@@ -52,7 +57,7 @@ def _prepared(p: AttentionProblem, arrays: problem.Beside) -> Callable[..., Atte
         operands = (query, key, value, out)
         if is_bfloat16:
             operands = (_view(query), _view(key), _view(value), _view(out))
-        attend(plan, threads(), *operands, column, sinks, *arrays)
+        attend(plan, threads(), *operands, column, sinks, *arrays, *scales)
         return AttentionState(out, lse)
 
     return compute

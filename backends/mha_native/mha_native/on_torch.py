@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from mha_core import Int8Rows
 from mha_core.plugin import AttentionGradients, AttentionProblem, AttentionState, Call
 
 from . import gradients, problem
@@ -81,13 +82,17 @@ def _empty_like(x: Any, dtype: Any, shape: tuple[int, ...] | None = None) -> Any
 def _prepared(p: AttentionProblem, arrays: problem.Beside, tensors: list[Any]) -> Callable[..., AttentionState]:
     dtype, shape, kind = p.query.dtype, (*p.rows_shape, p.value.shape[-1]), _KINDS[p.query.dtype]
     query_shape, key_shape, value_shape = (tuple(x.shape) for x in (p.query, p.key, p.value))
-    plan = problem.plan(p, kind, team())
+    is_int8 = isinstance(p.key, Int8Rows)
+    plan, kind_of_keys = problem.plan(p, kind, team()), "b" if is_int8 else kind
     lse_shape = p.rows_shape if "lse" in p.asked else None
     same_shape, lse_dtype, device = query_shape == shape, p.compute_dtype, p.device  # torch's default may be another
     attend, empty, empty_like = native.attend, torch.empty, torch.empty_like
     threads = torch.get_num_threads if native.is_worth_threads(plan) else lambda: 1
 
     def compute(query: Any, key: Any, value: Any, sink: Any) -> AttentionState:
+        scales: tuple[Any, ...] = ()
+        if is_int8:
+            key, value, scales = key.values, value.values, (key.scale, value.scale)
         if query.is_neg() or key.is_neg() or value.is_neg():  # numbers whose sign is not in memory yet
             query, key, value = query.resolve_neg(), key.resolve_neg(), value.resolve_neg()
         out: Any = empty_like(query) if same_shape else empty(shape, dtype=dtype, device=device)
@@ -101,12 +106,13 @@ def _prepared(p: AttentionProblem, arrays: problem.Beside, tensors: list[Any]) -
             plan,
             threads(),
             (query.data_ptr(), kind, query_shape, query.stride()),
-            (key.data_ptr(), kind, key_shape, key.stride()),
-            (value.data_ptr(), kind, value_shape, value.stride()),
+            (key.data_ptr(), kind_of_keys, key_shape, key.stride()),
+            (value.data_ptr(), kind_of_keys, value_shape, value.stride()),
             (out.data_ptr(), kind, shape, strides),
             None if lse is None else _view(lse[..., None]),
             None if sink is None else _view(sink[:, None, None]),
             *arrays,
+            *map(_view, scales),
         )
         return AttentionState(out, lse)
 

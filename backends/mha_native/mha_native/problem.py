@@ -16,7 +16,9 @@ _LONGEST = 2**31
 _BATCH_AXES = 8
 _ALONE = frozenset({"key_lengths", "array_mask", "bias"})  # features that packed sequences are not combined with
 
-WITHOUT_ARRAYS = frozenset({"lse", "causal", "window", "softcap", "sink", "grouped_query", "value_dim", "broadcast", "packed"})
+WITHOUT_ARRAYS = frozenset(
+    {"lse", "causal", "window", "softcap", "sink", "grouped_query", "value_dim", "broadcast", "packed", "int8"}
+)
 """Features of problems without arrays in mask and bias, which are prepared once."""
 
 

@@ -47,9 +47,9 @@ struct Matrices final : Tile<float, 2, MANY> {
 
     // Copy n keys, and values transposed: for each KEYS of them a line for each feature, with zeros after the last key.
     void copy(ptrdiff_t begin, int n) {
-        rows_of<float, 2>(p.key, key_data, begin, n, p.width, width, key_copy, false);
+        rows_of<float, 2>(key_rows, begin, n, p.width, width, key_copy, false);
         float *to = value_copy, *scratch = value_copy + BLOCK / 2 * value_width;
-        Matrix<float> pairs = pairs_of_rows<float, 2>(p.value, value_data, begin, n, p.value_width, value_width, scratch);
+        Matrix<float> pairs = pairs_of_rows<float, 2>(value_rows, begin, n, p.value_width, value_width, scratch);
         for (int k = 0; k < n; k += KEYS)
             for (ptrdiff_t e = 0; e < value_width; e += LINE, to += LINE * LINE) {
                 Vec<float> x[LINE];

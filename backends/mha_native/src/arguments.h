@@ -52,6 +52,7 @@ inline bool kind_of(const char* format, ptrdiff_t size, Kind* kind) {
         case 'H': *kind = BFLOAT16; return size == 2;  // NumPy has no name for it
         case '?': case 'B': *kind = BYTE; return size == 1;
         case 'i': *kind = INTEGER; return size == 4;
+        case 'b': *kind = INT8; return size == 1;
     }
     return false;
 }
@@ -73,16 +74,17 @@ inline bool check_sizes(Problem& p, Refusal& why) {
     return p.heads % p.key_heads == 0 || why.give(false, "%td heads do not share %td key heads", p.heads, p.key_heads);
 }
 
-// The arrays of a call of attention, or of its gradients, which reads out and lse; d_out and those that follow are theirs.
-constexpr int ARRAYS = 14, D_OUT = 9;
+// The arrays of a call of attention, or of its gradients, which reads out and lse; d_out and those up to SCALES are theirs.
+// The last two come if keys and values are in int8.
+constexpr int ARRAYS = 16, D_OUT = 9, SCALES = 14;
 struct Arrays { Given given[ARRAYS]; };
-inline Arrays arrays_of(Problem& p, bool forward) {
-    const Kind kind = p.kind, wide = kind == FLOAT64 ? FLOAT64 : FLOAT32;
+inline Arrays arrays_of(Problem& p, bool forward, bool int8) {
+    const Kind kind = p.kind, wide = kind == FLOAT64 ? FLOAT64 : FLOAT32, of_keys = int8 ? INT8 : kind;
     const ptrdiff_t width = padded(kind, p.width), value_width = padded(kind, p.value_width);
     return {{
         {"query", &p.query, {p.heads, p.queries, p.width}, {kind, kind}, false, false},
-        {"key", &p.key, {p.key_heads, p.keys, p.width}, {kind, kind}, false, false},
-        {"value", &p.value, {p.key_heads, p.keys, p.value_width}, {kind, kind}, false, false},
+        {"key", &p.key, {p.key_heads, p.keys, p.width}, {of_keys, of_keys}, false, false},
+        {"value", &p.value, {p.key_heads, p.keys, p.value_width}, {of_keys, of_keys}, false, false},
         {"out", &p.out, {p.heads, p.queries, p.value_width}, {kind, kind}, false, forward},
         {"lse", &p.lse, {p.heads, p.queries, 1}, {wide, wide}, forward, forward},
         {"sink", &p.sink, {p.heads, 1, 1}, {kind, wide}, true, false},
@@ -94,6 +96,8 @@ inline Arrays arrays_of(Problem& p, bool forward) {
         {"d_query", &p.d_query, {p.heads, p.queries, width}, {wide, wide}, true, true},
         {"d_key", &p.d_key, {p.key_heads, p.keys, width}, {wide, wide}, true, true},
         {"d_value", &p.d_value, {p.key_heads, p.keys, value_width}, {wide, wide}, true, true},
+        {"key_scale", &p.key_scale, {p.key_heads, p.keys, 1}, {wide, wide}, true, false},
+        {"value_scale", &p.value_scale, {p.key_heads, p.keys, 1}, {wide, wide}, true, false},
     }};
 }
 

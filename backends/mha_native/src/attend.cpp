@@ -33,7 +33,7 @@ struct Plan {
     ptrdiff_t stride = 0;           // bytes from the state of one part of a unit to the next
 
     Plan(const Problem& problem, const Level& its_level) : p(problem), level(its_level) {
-        tile = level.tile_rows[p.kind], lanes = level.lanes[p.kind == FLOAT64], group = p.heads / p.key_heads;
+        tile = level.tile_rows[tile_kind(p)], lanes = level.lanes[p.kind == FLOAT64], group = p.heads / p.key_heads;
     }
     ~Plan() {
         if (ends != one) free(ends);

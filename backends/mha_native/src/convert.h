@@ -124,12 +124,40 @@ const T* row_of(const Array& a, const char* from, ptrdiff_t width, ptrdiff_t pad
     return scratch;
 }
 
-// Return rows first ... first + n of an array, likewise; a copy in any case unless ``lying`` rows will do.
+// Rows that follow each other in an array; those of integers have scales, ``step`` bytes apart.
+struct Rows {
+    const Array& a;
+    const char *data, *scales;
+    ptrdiff_t step;
+};
+
+// Write a row of integers times its scale, padded with zeros.
+template <class T> void widen_row(const char* from, ptrdiff_t step, T scale, T* to, ptrdiff_t width, ptrdiff_t padded) {
+    const int8_t* x = (const int8_t*)from;
+    ptrdiff_t i = 0;
+    for (; step == 1 && i + LANES<T> <= width; i += LANES<T>) store(to + i, load<T>(x + i) * broadcast(scale));
+    for (; i < width; ++i) to[i] = (T)x[i * step] * scale;
+    for (; i < padded; ++i) to[i] = 0;
+}
+
+template <class T> T scale_of(const Rows& rows, ptrdiff_t row) {
+    T scale;
+    memcpy(&scale, rows.scales + row * rows.step, sizeof scale);
+    return scale;
+}
+
+// Return rows first ... first + n, likewise; a copy in any case unless ``lying`` rows will do.
 template <class T, int PER>
-Matrix<T> rows_of(const Array& a, const char* data, ptrdiff_t first, ptrdiff_t n, ptrdiff_t width, ptrdiff_t padded,
-                  T* scratch, bool lying = true) {
-    const char* from = data + first * a.step[1];
+Matrix<T> rows_of(const Rows& rows, ptrdiff_t first, ptrdiff_t n, ptrdiff_t width, ptrdiff_t padded, T* scratch,
+                  bool lying = true) {
+    const Array& a = rows.a;
+    const char* from = rows.data + first * a.step[1];
     constexpr ptrdiff_t size = sizeof(T);
+    if (PER == 1 && a.kind == INT8) {
+        for (ptrdiff_t i = 0; i < n; ++i)
+            widen_row(from + i * a.step[1], a.step[2], scale_of<T>(rows, first + i), scratch + i * padded, width, padded);
+        return {scratch, padded};
+    }
     if (lying && lies_well<T, PER>(a, from, width, padded) && a.step[1] % size == 0) return {(const T*)from, a.step[1] / size};
     for (ptrdiff_t i = 0; i < n; ++i) {
         const T* row = row_of<T, PER>(a, from + i * a.step[1], width, padded, scratch + i * padded);
@@ -148,12 +176,12 @@ MHA_INLINE Words<float> words_of(const char* from, ptrdiff_t step, ptrdiff_t n) 
 
 // Return rows likewise or, with PER = 2, two rows' numbers of a column in pairs; a last row is paired with zeros.
 template <class T, int PER>
-Matrix<T> pairs_of_rows(const Array& a, const char* data, ptrdiff_t first, ptrdiff_t n, ptrdiff_t width, ptrdiff_t padded,
-                        T* scratch) {
+Matrix<T> pairs_of_rows(const Rows& rows, ptrdiff_t first, ptrdiff_t n, ptrdiff_t width, ptrdiff_t padded, T* scratch) {
     if constexpr (PER == 1) {
-        return rows_of<T, 1>(a, data, first, n, width, width, scratch);
+        return rows_of<T, 1>(rows, first, n, width, width, scratch);
     } else {
-        const char* from = data + first * a.step[1];
+        const Array& a = rows.a;
+        const char* from = rows.data + first * a.step[1];
         ptrdiff_t step = a.step[2];
         for (ptrdiff_t i = 0; i < n; i += 2, from += 2 * a.step[1])
             for (ptrdiff_t e = 0; e < width; e += LANES<T>) {

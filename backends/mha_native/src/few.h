@@ -1,6 +1,7 @@
 // Attention of a few query rows, as in decoding: all time goes into reading keys and values once.
 //
-// A vector holds neighbouring features of one key, or scores of neighbouring keys.
+// A vector holds neighbouring features of one key, or scores of neighbouring keys. Keys and values in int8 are read where they
+// lie; scores and weights are multiplied by their scales.
 #pragma once
 #include "rows.h"
 
@@ -16,7 +17,8 @@ template <class T> struct Few {
     Units<T> units;
     ptrdiff_t width, value_width;  // of q and o: multiples of LANES
     T *q, *o, *s, *key_copy, *value_copy;
-    const char *key_data, *value_data;
+    T key_scales[BLOCK], value_scales[BLOCK];  // of a block's keys in int8
+    const Rows key_rows, value_rows;
 
     static ptrdiff_t up(ptrdiff_t n) { return (n + LANES<T> - 1) / LANES<T> * LANES<T>; }
 
@@ -24,12 +26,13 @@ template <class T> struct Few {
         return sizeof(T) * ((up(p.width) + up(p.value_width)) * (MOST + BLOCK) + 2 * BLOCK);
     }
 
-    Few(const Problem& problem, const Unit& unit, char* scratch) : p(problem), u(unit), units(problem) {
+    Few(const Problem& problem, const Unit& unit, char* scratch)
+        : p(problem), u(unit), units(problem), key_rows(rows_in(problem, unit, problem.key, problem.key_scale)),
+          value_rows(rows_in(problem, unit, problem.value, problem.value_scale)) {
         width = up(p.width), value_width = up(p.value_width);
         q = (T*)scratch, o = q + MOST * width, s = o + MOST * value_width;
         key_copy = s + 2 * BLOCK, value_copy = key_copy + BLOCK * width;
         find_rows<T>(p, u, rows, sinks);
-        key_data = keys_of(p, u, p.key), value_data = keys_of(p, u, p.value);
     }
 
     void read_queries() {
@@ -41,19 +44,19 @@ template <class T> struct Few {
     }
 
     // Write the scores of rows i ... i + R with all keys of a block.
-    template <int R> MHA_INLINE void multiply(ptrdiff_t i, Matrix<T> keys, Matrix<T> values, int n) {
+    template <int R, class K> MHA_INLINE void multiply(ptrdiff_t i, Matrix<K> keys, Matrix<K> values, int n) {
         bool ahead = i == 0;
         constexpr int J = LANES<T> / R;
         int k = 0;
         for (; k + J <= n; k += J) {
-            const T* from = keys.data + k * keys.step;
+            const K* from = keys.data + k * keys.step;
             Vec<T> c[LANES<T>];
             unroll<LANES<T>>([&](auto at) __attribute__((always_inline)) { c[at] = Vec<T>{}; });
             for (ptrdiff_t d = 0; d < width; d += LANES<T>) {
                 Vec<T> x[R];
                 unroll<R>([&](auto r) __attribute__((always_inline)) { x[r] = load(q + (i + r) * width + d); });
                 unroll<J>([&](auto j) __attribute__((always_inline)) {
-                    Vec<T> y = load(from + j * keys.step + d);
+                    Vec<T> y = load<T>(from + j * keys.step + d);
                     unroll<R>([&](auto r) __attribute__((always_inline)) { c[r * J + j] = fma(x[r], y, c[r * J + j]); });
                 });
             }
@@ -64,8 +67,9 @@ template <class T> struct Few {
         for (; k < n; ++k)
             for (int r = 0; r < R; ++r) {
                 Vec<T> c = {};
-                const T *x = q + (i + r) * width, *y = keys.data + k * keys.step;
-                for (ptrdiff_t d = 0; d < width; d += LANES<T>) c = fma(load(x + d), load(y + d), c);
+                const T* x = q + (i + r) * width;
+                const K* y = keys.data + k * keys.step;
+                for (ptrdiff_t d = 0; d < width; d += LANES<T>) c = fma(load(x + d), load<T>(y + d), c);
                 s[r * BLOCK + k] = sum<T>(c);
             }
     }
@@ -113,15 +117,15 @@ template <class T> struct Few {
     }
 
     // Add the weights of n keys times values to rows i ... i + R, for J vectors of features from e on.
-    template <int R, int J> MHA_INLINE void add_values(ptrdiff_t i, Matrix<T> values, ptrdiff_t e, int n) {
+    template <int R, int J, class K> MHA_INLINE void add_values(ptrdiff_t i, Matrix<K> values, ptrdiff_t e, int n) {
         Vec<T> c[R][J];
         T* to = o + i * value_width + e;
         for (int r = 0; r < R; ++r)
             for (int j = 0; j < J; ++j) c[r][j] = load(to + r * value_width + j * LANES<T>);
         for (int k = 0; k < n; ++k) {
-            const T* from = values.data + k * values.step + e;
+            const K* from = values.data + k * values.step + e;
             unroll<J>([&](auto j) __attribute__((always_inline)) {
-                Vec<T> y = load(from + j * LANES<T>);
+                Vec<T> y = load<T>(from + j * LANES<T>);
                 unroll<R>([&](auto r) __attribute__((always_inline)) {
                     c[r][j] = fma(broadcast(s[r * BLOCK + k]), y, c[r][j]);
                 });
@@ -131,13 +135,21 @@ template <class T> struct Few {
             for (int j = 0; j < J; ++j) store(to + r * value_width + j * LANES<T>, c[r][j]);
     }
 
+    // Multiply n numbers, rounded up to whole vectors.
+    static MHA_INLINE void multiply_by(const T* factors, T* x, int n) {
+        for (int k = 0; k < n; k += LANES<T>) store(x + k, load(x + k) * load(factors + k));
+    }
+
     // Attend with rows i ... i + R to a block of keys.
-    template <int R>
-    __attribute__((noinline)) void block(ptrdiff_t i, Matrix<T> keys, Matrix<T> values, ptrdiff_t begin, int n) {
+    template <int R, class K>
+    __attribute__((noinline)) void block(ptrdiff_t i, Matrix<K> keys, Matrix<K> values, ptrdiff_t begin, int n) {
+        constexpr bool scaled = sizeof(K) == 1;
         multiply<R>(i, keys, values, n);
         for (int r = 0; r < R; ++r) {
+            if (scaled) multiply_by(key_scales, s + r * BLOCK, n);
             transform(i + r, s + r * BLOCK, begin, n);
             weigh(i + r, s + r * BLOCK, n);
+            if (scaled) multiply_by(value_scales, s + r * BLOCK, n);
         }
         ptrdiff_t e = 0;
         for (; e + 4 * LANES<T> <= value_width; e += 4 * LANES<T>) add_values<R, 4>(i, values, e, n);
@@ -145,21 +157,40 @@ template <class T> struct Few {
     }
 
     // Begin to read rows of an array that follow soon: processors do not foresee the change between keys and values.
-    static MHA_INLINE void prefetch(Matrix<T> x, int first, int count, ptrdiff_t width) {
-        constexpr ptrdiff_t LINE = 64 / sizeof(T);
+    template <class K> static MHA_INLINE void prefetch(Matrix<K> x, int first, int count, ptrdiff_t width) {
+        constexpr ptrdiff_t LINE = 64 / sizeof(K);
         for (int i = first; i < first + count; ++i)
             for (ptrdiff_t at = 0; at < width; at += LINE) __builtin_prefetch(x.data + i * x.step + at);
     }
 
+    // Attend with all rows to a block of keys.
+    template <class K> void rows_attend(Matrix<K> keys, Matrix<K> values, ptrdiff_t begin, int n) {
+        ptrdiff_t i = 0;
+        for (; i + 2 <= u.rows && MOST > 1; i += 2) block<2 <= MOST ? 2 : 1>(i, keys, values, begin, n);
+        for (; i < u.rows; ++i) block<1>(i, keys, values, begin, n);
+    }
+
+    // Whether rows in int8 can be computed with where they lie.
+    static bool lie_well(const Rows& rows, ptrdiff_t size, ptrdiff_t padded) {
+        return rows.a.kind == INT8 && rows.a.step[2] == 1 && size == padded;
+    }
+
     void attend() {
         memset(o, 0, sizeof(T) * u.rows * value_width);
+        bool in_place = lie_well(key_rows, p.width, width) && lie_well(value_rows, p.value_width, value_width);
         for (ptrdiff_t begin = u.key_begin; begin < u.key_end; begin += BLOCK) {
             int n = (int)(u.key_end - begin < BLOCK ? u.key_end - begin : BLOCK);
-            Matrix<T> keys = rows_of<T, 1>(p.key, key_data, begin, n, p.width, width, key_copy);
-            Matrix<T> values = rows_of<T, 1>(p.value, value_data, begin, n, p.value_width, value_width, value_copy);
-            ptrdiff_t i = 0;
-            for (; i + 2 <= u.rows && MOST > 1; i += 2) block<2 <= MOST ? 2 : 1>(i, keys, values, begin, n);
-            for (; i < u.rows; ++i) block<1>(i, keys, values, begin, n);
+            if (in_place) {
+                for (int k = 0; k < n; ++k)
+                    key_scales[k] = scale_of<T>(key_rows, begin + k), value_scales[k] = scale_of<T>(value_rows, begin + k);
+                ptrdiff_t step = p.key.step[1], value_step = p.value.step[1];
+                rows_attend<int8_t>({(const int8_t*)key_rows.data + begin * step, step},
+                                    {(const int8_t*)value_rows.data + begin * value_step, value_step}, begin, n);
+                continue;
+            }
+            Matrix<T> keys = rows_of<T, 1>(key_rows, begin, n, p.width, width, key_copy);
+            Matrix<T> values = rows_of<T, 1>(value_rows, begin, n, p.value_width, value_width, value_copy);
+            rows_attend(keys, values, begin, n);
         }
     }
 

@@ -92,11 +92,11 @@ struct Call {
         if (!check_sizes(p, why)) return false;
 
         Array lengths;
-        const Arrays arrays = arrays_of(p, forward);
+        const Arrays arrays = arrays_of(p, forward, false);
         const Given last = {"lengths", &lengths, {1, 1, 1}, {INTEGER, INTEGER}, true, false};
         int64_t next_argument = 0, next_result = 0;
-        for (int i = 0; i <= ARRAYS; ++i) {
-            const Given& g = i < ARRAYS ? arrays.given[i] : last;
+        for (int i = 0; i <= SCALES; ++i) {
+            const Given& g = i < SCALES ? arrays.given[i] : last;
             if (!(options.given >> i & 1)) {
                 if (!g.optional) return why.give(true, "%s is missing", g.name);
                 continue;

@@ -140,9 +140,9 @@ template <class T> struct Gradient {
 
     template <int V> void block(int first, ptrdiff_t begin, ptrdiff_t end) {
         int n = (int)(end - begin);
-        Matrix<T> keys = rows_of<T, 1>(p.key, keys_of(p, u, p.key), begin, n, p.width, p.width, key_copy);
-        Matrix<T> values =
-            rows_of<T, 1>(p.value, keys_of(p, u, p.value), begin, n, p.value_width, p.value_width, value_copy);
+        Matrix<T> keys = rows_of<T, 1>(rows_in(p, u, p.key, p.key_scale), begin, n, p.width, p.width, key_copy);
+        Rows value_rows = rows_in(p, u, p.value, p.value_scale);
+        Matrix<T> values = rows_of<T, 1>(value_rows, begin, n, p.value_width, p.value_width, value_copy);
         terms.read_block({first, V}, begin, n);
         in_parts<TOGETHER, false>(n, [&](auto j, int at) __attribute__((always_inline)) {
             weigh<j, V>(first, keys, values, begin + at, at, band.is_cut({first, V}, begin + at, begin + at + j));

@@ -10,13 +10,13 @@ namespace mha { namespace MHA_LEVEL {
 template <class T> void compute(const Problem& p, const Unit& u, const Unit* next, char* scratch) {
     if (u.rows <= Few<T>::MOST && (u.rows == 1 || u.key_end - u.key_begin >= Few<T>::BLOCK))
         return Few<T>(p, u, scratch).compute();
-    if (p.kind == BFLOAT16) return Halves(p, u, next, scratch).compute();
+    if (tile_kind(p) == BFLOAT16) return Halves(p, u, next, scratch).compute();
     Tile<T, 1>(p, u, next, scratch).compute();
 }
 
 template <class T> size_t scratch_size(const Problem& p) {
     size_t few = Few<T>::scratch_size(p);
-    size_t tile = p.kind == BFLOAT16 ? Halves::scratch_size(p) : Tile<T, 1>::scratch_size(p);
+    size_t tile = tile_kind(p) == BFLOAT16 ? Halves::scratch_size(p) : Tile<T, 1>::scratch_size(p);
     return few > tile ? few : tile;
 }
 

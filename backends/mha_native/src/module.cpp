@@ -2,7 +2,8 @@
 //
 //     plan(kind, batch, heads, key_heads, queries, keys, width, value_width, scale, softcap, low, high, team) -> capsule
 //     is_worth_threads(plan) -> bool
-//     attend(plan, threads, query, key, value, out, lse, sink, mask, bias, distance, lengths, sequences) -> None
+//     attend(plan, threads, query, key, value, out, lse, sink, mask, bias, distance, lengths, sequences,
+//            [key_scale, value_scale]) -> None
 //     attend_vjp(plan, ..., sequences, d_out, d_lse, d_query, d_key, d_value) -> None
 //     pack_int8(values, scale) -> capsule; linear_int8(capsule, threads, team, x, b, y) -> None
 //
@@ -37,7 +38,7 @@ bool read_array(PyObject* x, const Given& g, const Problem& p, Held& held) {
         if (!PyArg_ParseTuple(x, "KsO!O!", &address, &v.format, &PyTuple_Type, &sizes, &PyTuple_Type, &strides)) return false;
         v.data = (char*)(uintptr_t)address;
         v.ndim = PyTuple_Size(sizes) == PyTuple_Size(strides) ? PyTuple_Size(sizes) : MOST_AXES + 1;
-        v.size = v.format[0] == 'f' ? 4 : v.format[0] == 'd' ? 8 : v.format[0] == '?' ? 1 : 2;
+        v.size = v.format[0] == 'f' ? 4 : v.format[0] == 'd' ? 8 : v.format[0] == '?' || v.format[0] == 'b' ? 1 : 2;
     } else {
         if (!(b = held.add(x, PyBUF_STRIDES | (g.written ? PyBUF_WRITABLE : 0)))) return false;
         v.data = (char*)b->buf, v.ndim = b->ndim, v.size = b->itemsize, v.format = b->format ? b->format : "B";
@@ -105,22 +106,23 @@ bool read_lengths(PyObject* x, Problem& p, Held& held) {
     return true;
 }
 
-// attend with 13 arguments, attend_vjp with 18, where out and lse are read.
+// attend with 13 arguments, 15 for keys in int8; attend_vjp with 18, where out and lse are read.
 PyObject* call(PyObject* const* x, Py_ssize_t count, Py_ssize_t expected, bool (*compute)(const Problem&, const Level&)) {
-    if (count != expected) return PyErr_Format(PyExc_TypeError, "expected %zd arguments, not %zd", expected, count);
+    const bool forward = expected == 13, int8 = forward && count == 15;
+    if (count != expected && !int8) return PyErr_Format(PyExc_TypeError, "expected %zd arguments, not %zd", expected, count);
     const Problem* planned = (const Problem*)PyCapsule_GetPointer(x[0], "mha_native.plan");
     if (!planned) return nullptr;
     Problem p = *planned;
     Held held;
     p.num_threads = (int)PyLong_AsLong(x[1]);
     if (PyErr_Occurred()) return nullptr;
-    const bool forward = count == 13;
-    const Arrays arrays = arrays_of(p, forward);
+    const Arrays arrays = arrays_of(p, forward, int8);
     for (int i = 0; i < D_OUT; ++i)
         if (!read_array(x[2 + i], arrays.given[i], p, held)) return nullptr;
     if (!read_lengths(x[11], p, held) || !read_sequences(x[12], p, held)) return nullptr;
     for (Py_ssize_t i = 13; i < count; ++i)
-        if (!read_array(x[i], arrays.given[i - 4], p, held)) return nullptr;
+        if (!read_array(x[i], arrays.given[int8 ? i - 13 + SCALES : i - 4], p, held)) return nullptr;
+    if (int8 && !(p.key_scale.data && p.value_scale.data)) return PyErr_Format(PyExc_TypeError, "scales: expected two arrays");
     p.natural = p.bias.data || p.distance.data || p.sink.data;
     if (forward && p.value_width > 1 && p.out.step[2] != size_of(p.kind))
         return PyErr_Format(PyExc_ValueError, "out: expected rows without gaps");

@@ -9,8 +9,8 @@ namespace mha {
 
 constexpr int MAX_BATCH_AXES = 8;
 
-enum Kind { FLOAT32, FLOAT64, FLOAT16, BFLOAT16, BYTE, INTEGER };
-inline ptrdiff_t size_of(Kind kind) { return kind == FLOAT32 ? 4 : kind == FLOAT64 ? 8 : 2; }
+enum Kind { FLOAT32, FLOAT64, FLOAT16, BFLOAT16, BYTE, INTEGER, INT8 };
+inline ptrdiff_t size_of(Kind kind) { return kind == FLOAT32 ? 4 : kind == FLOAT64 ? 8 : kind == INT8 ? 1 : 2; }
 
 // An array in memory. Its steps are in bytes, 0 along axes that it broadcasts over.
 struct Array {
@@ -45,6 +45,7 @@ struct Problem {
     int num_threads;
     void* team;           // a Team of pool.h, or null
     Array query, key, value;   // (B, H, L, D), (B, K, S, D), (B, K, S, E)
+    Array key_scale, value_scale;  // (B, K, S, 1): what rows of keys and values in int8 are multiplied by; else without data
     Array out, lse;            // (B, H, L, E); (B, H, L, 1), without data if it is not wanted
     Array d_out, d_lse;        // gradients of these, for a call that computes gradients; without data: zeros
     Array d_query, d_key, d_value;  // results, in the dtype of lse, with padded rows; null: not wanted
@@ -56,6 +57,9 @@ struct Problem {
     const Sequence* sequences; // or null: one sequence of all queries and keys
     ptrdiff_t num_sequences;
 };
+
+// The kind whose tiles compute a problem: pairs of bfloat16 numbers do not hold keys in int8.
+inline Kind tile_kind(const Problem& p) { return p.kind == BFLOAT16 && p.key.kind == INT8 ? FLOAT32 : p.kind; }
 
 inline ptrdiff_t batch_offset(const Problem& p, const Array& a, ptrdiff_t batch) {
     ptrdiff_t offset = 0;

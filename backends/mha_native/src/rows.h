@@ -53,6 +53,11 @@ inline const char* keys_of(const Problem& p, const Unit& u, const Array& a) {
     return a.data + batch_offset(p, a, u.batch) + u.key_head * a.step[0] + sequence_of(p, u).key_start * a.step[1];
 }
 
+// The rows of keys, or of values, of a unit.
+inline Rows rows_in(const Problem& p, const Unit& u, const Array& a, const Array& scale) {
+    return {a, keys_of(p, u, a), scale.data ? keys_of(p, u, scale) : nullptr, scale.step[1]};
+}
+
 // The unit's first row of an array of query rows.
 inline char* first_row(const Problem& p, const Unit& u, const Array& a) {
     Sequence s = sequence_of(p, u);

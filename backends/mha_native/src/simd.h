@@ -63,6 +63,18 @@ template <class T> MHA_INLINE Vec<T> load(const T* from) {
 }
 template <class T> MHA_INLINE void store(T* to, Vec<T> x) { memcpy(to, &x, sizeof x); }
 
+// LANES integers as numbers.
+template <class T> MHA_INLINE Vec<T> load(const int8_t* from) {
+#if defined(__AVX512F__)
+    if constexpr (sizeof(T) == 4) return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)from)));
+#elif defined(__AVX2__)
+    if constexpr (sizeof(T) == 4) return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)from)));
+#endif
+    Vec<T> x;
+    for (int i = 0; i < LANES<T>; ++i) x[i] = (T)from[i];
+    return x;
+}
+
 #if defined(__x86_64__)
 #if defined(__AVX512F__)
 #define MHA_X86(operation) _mm512_##operation

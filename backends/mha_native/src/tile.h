@@ -34,7 +34,7 @@ template <class T, int PER, int N = VECTORS> struct Tile {
     Vec<T> top[N], total[N];
     Vec<T> block_total[N];  // of the block's keys: a sum of sums is more accurate
     int weighed;  // keys of the block whose weights are known; of others, scores are
-    const char *key_data, *value_data;
+    const Rows key_rows, value_rows;
     Ahead ahead;
     ptrdiff_t fetches;  // lines of memory to ask for with each product of scores
 
@@ -54,7 +54,8 @@ template <class T, int PER, int N = VECTORS> struct Tile {
           value_copy(key_copy + BLOCK * width), units(problem),
           band(problem, unit, (find_rows<T>(problem, unit, rows, sinks), rows)),
           terms(problem, unit, rows, band, value_copy + BLOCK * value_width), vectors(band.vectors),
-          key_data(keys_of(problem, unit, problem.key)), value_data(keys_of(problem, unit, problem.value)),
+          key_rows(rows_in(problem, unit, problem.key, problem.key_scale)),
+          value_rows(rows_in(problem, unit, problem.value, problem.value_scale)),
           ahead(problem, unit, next), fetches(ahead.lines * TOGETHER / (unit.key_end - unit.key_begin + 1) + 1) {}
 
     // Room for rows of queries or results: LANES of them fit where the copies of BLOCK keys do.
@@ -164,8 +165,8 @@ template <class T, int PER, int N = VECTORS> struct Tile {
     template <int V> __attribute__((noinline)) void block(int first, ptrdiff_t begin, ptrdiff_t end) {
         constexpr int J = TOGETHER;
         int n = (int)(end - begin);
-        Matrix<T> keys = rows_of<T, PER>(p.key, key_data, begin, n, p.width, depth, key_copy);
-        Matrix<T> values = pairs_of_rows<T, PER>(p.value, value_data, begin, n, p.value_width, value_width, value_copy);
+        Matrix<T> keys = rows_of<T, PER>(key_rows, begin, n, p.width, depth, key_copy);
+        Matrix<T> values = pairs_of_rows<T, PER>(value_rows, begin, n, p.value_width, value_width, value_copy);
         terms.read_block({first, V}, begin, n);
         weighed = 0;
         for (int v = first; v < first + V; ++v) block_total[v] = Vec<T>{};

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mha_core.plugin import AttentionProblem, Limits, Relation, bias_by_distance, goes_by_sequence, runs
+from mha_core.plugin import AttentionProblem, Limits, Relation, bias_by_distance, goes_by_sequence, map_rows, runs
 
 from .exponential import FASTEST, NATURAL
 from .masks_and_biases import Matrix, PairValues, Toeplitz
@@ -31,7 +31,7 @@ class _Arrays(NamedTuple):
     lse: Any
 
     def map(self, function: Callable[[Any], Any]) -> _Arrays:
-        return _Arrays(*(None if x is None else function(x) for x in self))
+        return _Arrays(*(None if x is None else map_rows(x, function) for x in self))
 
     def at(self, index: tuple[int, ...]) -> _Arrays:
         return self.map(lambda x: x[index])
@@ -40,9 +40,11 @@ class _Arrays(NamedTuple):
 def split(p: AttentionProblem, out: Any, lse: Any) -> Iterator[Subproblem]:
     """Yield subproblems that together write all of ``out`` and, unless it is None, of ``lse``."""
     batch, s = p.batch_shape, p.structure
-    inputs: tuple[Any, ...] = (p.query, p.key, p.value)
-    inputs = tuple(x if x.shape[:-3] == batch else np.broadcast_to(x, (*batch, *x.shape[-3:])) for x in inputs)
-    query, key, value = inputs
+
+    def over_batch(x: Any) -> Any:
+        return np.broadcast_to(x, (*batch, *x.shape[-3:]))
+
+    query, key, value = (x if x.shape[:-3] == batch else map_rows(x, over_batch) for x in (p.query, p.key, p.value))
     arrays = _Arrays(query, key, value, out, None if lse is None else lse[..., None])
     if goes_by_sequence(p):
         yield from _packed(p, arrays)

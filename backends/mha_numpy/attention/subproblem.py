@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any, Self
 
 import numpy as np
 
+from mha_core import Int8Rows
 from mha_core.plugin import Limits, Tile, pieces
 
-from ..scratch import readable_by_blas, scratch
+from ..scratch import for_blas, readable_by_blas, scratch
 from .exponential import Base
 from .masks_and_biases import Heads, Matrix, PairValues, Toeplitz
 
@@ -25,10 +26,10 @@ class Subproblem:
 
     query: np.ndarray
     """(B, K, G, L, D); all arrays are views of the caller's."""
-    key: np.ndarray
-    """(B, K, S, D)."""
-    value: np.ndarray
-    """(B, K, S, E)."""
+    key: Any
+    """(B, K, S, D), an array or ``Int8Rows``."""
+    value: Any
+    """(B, K, S, E), likewise."""
     out: np.ndarray
     """(B, K, G, L, E), written to."""
     lse: np.ndarray | None
@@ -170,8 +171,10 @@ class Subproblem:
             yield tile.mask[heads].transpose(0, 1, 4, 3, 2)
 
 
-def longest_norm(x: np.ndarray, dtype: Any) -> float:
+def longest_norm(x: np.ndarray | Int8Rows, dtype: Any) -> float:
     """Return the greatest norm of a vector in x, (batch, heads, n, D)."""
-    slabs = [x] if x.shape[2] <= _SLAB else [x[:, :, at : at + _SLAB] for at in range(0, x.shape[2], _SLAB)]
+    slabs: Iterable[Any] = [x] if x.shape[2] <= _SLAB else [x[:, :, at : at + _SLAB] for at in range(0, x.shape[2], _SLAB)]
+    if isinstance(x, Int8Rows):
+        slabs = (for_blas(slab, dtype, "slab") for slab in slabs)
     squares = [np.maximum.reduce(np.vecdot(slab, slab, dtype=dtype), axis=None) for slab in slabs]
     return math.sqrt(squares[0] if len(squares) == 1 else np.max(squares))

@@ -10,9 +10,11 @@ bounds t (Cauchy-Schwarz): nothing can overflow then, and one pass over the tile
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
+from mha_core import Int8Rows
 from mha_core.plugin import Tile
 
 from ..scratch import for_blas, scratch
@@ -110,7 +112,7 @@ class _Sums:
     def _add(self, tile: Tile, query: np.ndarray, span: slice) -> None:
         """Add a tile; ``span`` selects its queries among all n."""
         subproblem = self.subproblem
-        value = for_blas(subproblem.value[*self.heads, tile.cols.start : tile.cols.stop], subproblem.dtype, "value")
+        value, scale = self._rows(subproblem.value, tile, "value")
         weights = self._scores(tile, query)
         out, total = self.out[:, :, span], self.total[..., span]
         if self.shifted:
@@ -122,21 +124,36 @@ class _Sums:
         ones = np.ones((1, len(tile.cols)), dtype=subproblem.dtype)
         if self.single:
             np.matmul(ones, weights, out=total)
-            _product(weights.swapaxes(-1, -2), value, out=out)
         else:
             total += np.matmul(ones, weights)
+        if scale is not None:
+            weights *= scale
+        if self.single:
+            _product(weights.swapaxes(-1, -2), value, out=out)
+        else:
             out += _product(weights.swapaxes(-1, -2), value, out=scratch("more", out.shape, subproblem.dtype))
+
+    def _rows(self, x: Any, tile: Tile, name: str) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the keys or values of a tile, and the scales of their scores or weights, (batch, key heads, cols, 1), if any.
+
+        Few queries have fewer scores with a key in int8 than it has features.
+        """
+        rows: Any = x[*self.heads, tile.cols.start : tile.cols.stop]
+        is_scaled = self.few and isinstance(rows, Int8Rows)
+        return for_blas(rows.values if is_scaled else rows, self.subproblem.dtype, name), rows.scale if is_scaled else None
 
     def _scores(self, tile: Tile, query: np.ndarray) -> np.ndarray:
         """Return t, (batch, key heads, cols, n), before masks."""
         subproblem, (*stack, n, _) = self.subproblem, query.shape
-        key = for_blas(subproblem.key[*self.heads, tile.cols.start : tile.cols.stop], subproblem.dtype, "key")
+        key, scale = self._rows(subproblem.key, tile, "key")
         if self.few:
             rows = scratch("scores", (*stack, n, len(tile.cols)), subproblem.dtype)
             s = np.matmul(query, key.swapaxes(-1, -2), out=rows).swapaxes(-1, -2)
         else:
             s = scratch("scores", (*stack, len(tile.cols), n), subproblem.dtype)
             np.matmul(key, query.swapaxes(-1, -2), out=s)
+        if scale is not None:
+            s *= scale
         if subproblem.softcap is not None:
             np.tanh(s, out=s)
             s *= subproblem.softcap / subproblem.base.ln

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..oracle.reference import rounded_to_int8
 from ..oracle.tolerance import assert_within, exact_attention
 from . import plain_numpy
 from .limits import COPY, MATRIX, Limit
@@ -38,7 +39,12 @@ class Attention:
     kv_heads: int | None = None
     """Number of key and value heads; by default, `heads`."""
     dtype: str = "float32"
-    """float32 or bfloat16."""
+    """float32, bfloat16, or int8: then keys and values are in int8, as in a cache, and queries in float32."""
+
+    @property
+    def of_query(self) -> str:
+        """The dtype of the query and the result."""
+        return "float32" if self.dtype == "int8" else self.dtype
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return query (batch, heads, queries, head_dim), key and value (batch, kv_heads, keys, head_dim), in float32.
@@ -51,6 +57,8 @@ class Attention:
             rng.standard_normal((self.batch, heads, length, self.head_dim), dtype=np.float32)
             for heads, length in ((self.heads, self.queries), (kv_heads, keys), (kv_heads, keys))
         )
+        if self.dtype == "int8":
+            key, value = (rounded_to_int8(x.astype(np.float64), group=self.head_dim).astype(np.float32) for x in (key, value))
         arrays = (query * np.float32(self.stretch), key, value)
         query, key, value = map(aligned, map(_bfloat16, arrays) if self.dtype == "bfloat16" else arrays)
         return query, key, value
@@ -74,7 +82,8 @@ class Attention:
     def limit(self) -> Limit:
         """Two products over the visible (query, key) pairs; for a single query, reading its keys and values once."""
         if self.queries == 1:
-            return Limit(COPY, 2 * 4 * self.batch * (self.kv_heads or self.heads) * (self.keys or 1) * self.head_dim)
+            row = self.head_dim + 4 if self.dtype == "int8" else 4 * self.head_dim
+            return Limit(COPY, 2 * self.batch * (self.kv_heads or self.heads) * (self.keys or 1) * row)
         pairs = self.queries * (self.keys or self.queries)
         if self.causal or self.window:
             pairs = int(np.minimum(np.arange(1, self.queries + 1), self.window or self.queries).sum())
@@ -90,8 +99,8 @@ class Attention:
         scores = self.batch * self.heads * self.queries * (self.keys or self.queries)
         count = max(1, self.queries * CHECKED // max(scores, CHECKED))
         rows = np.sort(np.random.default_rng(SEED).permutation(self.queries)[:count])
-        some, seen, rounds = query[..., rows, :], self.seen(rows), self.dtype != "float32"
-        exact = exact_attention(some, key, value, dtype=self.dtype, rounds_weights=rounds, allowed=seen)
+        some, seen, rounds = query[..., rows, :], self.seen(rows), self.of_query != "float32"
+        exact = exact_attention(some, key, value, dtype=self.of_query, rounds_weights=rounds, allowed=seen)
         whole = self._whole() if scores <= WHOLE else None
 
         def check(answer: Any) -> None:
@@ -113,10 +122,13 @@ class Attention:
         import mha_core as mha
 
         library = loaded(backend)
-        dtype = getattr(library.xp, self.dtype)
+        dtype = getattr(library.xp, self.of_query)
         query, key, value = (library.xp.astype(library.from_numpy(x), dtype, copy=False) for x in self.arrays())
+        if self.dtype == "int8":
+            key, value = map(mha.quantize_rows, (key, value))
         mask = mha.window(self.window - 1, 0) if self.window else mha.causal() if self.causal else None
-        return on(library, lambda: mha.scaled_dot_product_attention(query, key, value, mask=mask), wide=self.dtype != "float32")
+        is_half = self.of_query != "float32"
+        return on(library, lambda: mha.scaled_dot_product_attention(query, key, value, mask=mask), wide=is_half)
 
     def plain(self) -> Work:
         """Return the call in plain NumPy; its mask is made in advance."""

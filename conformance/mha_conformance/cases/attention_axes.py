@@ -101,6 +101,7 @@ PLAIN: dict[str, Any] = {
     "keys": "the same",
     **dict.fromkeys(("band", "offset", "lengths", "packed", "array", "term", "bias", "sink", "weight_dropout"), "none"),
     **dict.fromkeys(("softcap", "scale")),
+    "int8": False,
 }
 """The values of options that are not given; as many keys as queries are the usual case."""
 USUAL: dict[str, Any] = {"batch": "none", "groups": 1, "value_dim": "the same"}
@@ -164,6 +165,7 @@ def axes_of(handles: Iterable[str], half: bool) -> dict[str, list[Any]]:
         **{name: [*LAYOUTS, "expanded", stride_0] for name, stride_0 in STRIDE_0.items()},
         "layout of options": [*LAYOUTS, "each its own"],
         "lse": [False, *given("lse", True)],
+        "int8": [False, *given("int8", True)],
     }
 
 

@@ -10,9 +10,11 @@ from zlib import crc32
 import numpy as np
 
 import mha_core as mha
+from mha_core.shared import backend_of
 
 from ..oracle import tolerance
 from ..oracle.attention import Floats, attention
+from ..oracle.reference import rounded_to_int8
 from .attention_axes import LAYOUTS, batches_of, resolved
 from .kinds import Row
 from .masks import Make
@@ -63,7 +65,9 @@ class AttentionProblem(Problem):
         return replace(self, floats={name: function(x) for name, x in self.floats.items()})
 
     def call(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        arguments, options = (arrays[name] for name in ARGUMENTS), self.settings.make(arrays)
+        arguments, options = [arrays[name] for name in ARGUMENTS], self.settings.make(arrays)
+        if self.row.get("int8"):
+            arguments[1:] = map(_in_int8, arguments[1:])
         if self.row["lse"]:
             state = mha.attention_state(*arguments, **options)
             if not isinstance(state, mha.AttentionState):
@@ -72,13 +76,12 @@ class AttentionProblem(Problem):
         return {"out": mha.scaled_dot_product_attention(*arguments, **options)}
 
     def exact(self, floats: Mapping[str, Floats]) -> dict[str, Floats]:
-        arguments = (floats[name] for name in ARGUMENTS)
-        out, lse, _ = attention(*arguments, **self.settings.oracle(floats, "float64"))
+        out, lse, _ = attention(*self._numbers(floats, "float64"), **self.settings.oracle(floats, "float64"))
         return {"out": out, "lse": lse} if self.row["lse"] else {"out": out}
 
     def expected(self, floats: Mapping[str, Floats], dtype: str, *, rounds_weights: bool) -> dict[str, Bounded]:
         exact = tolerance.exact_attention(
-            *(floats[name] for name in ARGUMENTS),
+            *self._numbers(floats, tolerance.compute_dtype(dtype)),
             dtype=dtype,
             rounds_weights=rounds_weights,
             equal_weights=self.equal_weights,
@@ -86,6 +89,11 @@ class AttentionProblem(Problem):
         )
         out = {"out": (exact.out, exact.out_bound)}
         return out | {"lse": (exact.lse, exact.lse_bound)} if self.row["lse"] else out
+
+    def _numbers(self, floats: Mapping[str, Floats], arithmetic: str) -> list[Floats]:
+        """Return query, key and value, the last two as ``quantize_rows`` rounds them if they are in int8."""
+        query, *rows = (floats[name] for name in ARGUMENTS)
+        return [query, *(rounded_to_int8(x, arithmetic, group=x.shape[-1]) if self.row.get("int8") else x for x in rows)]
 
     def with_poison(self, floats: Mapping[str, Floats]) -> dict[str, Floats]:
         named = dict(floats)
@@ -139,6 +147,12 @@ class AttentionProblem(Problem):
             return layout, tuple(range(batch)) if layout == "expanded" else ()
         at = batch + 3 + layout  # of heads, rows and features
         return "expanded", (at,) if name in _CORE_AXES and at < self.floats[name].ndim else ()
+
+
+def _in_int8(x: Any) -> mha.Int8Rows:
+    """Return keys or values in int8 as they lie in a cache: behind them, there is room for more."""
+    xp = backend_of({"x": x}).xp
+    return mha.quantize_rows(x).map(lambda y: xp.concat([y, y], axis=-2)[..., : x.shape[-2], :])
 
 
 def repeated(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:

@@ -30,6 +30,7 @@ FEATURES: dict[str, Row] = {
     "value_dim": {"value_dim": 72},
     "broadcast": {"batch": "keys shared"},
     "lse": {"lse": True},
+    "int8": {"int8": True},
 }
 """For each feature, the axes of a problem that uses it and no other."""
 ALL_FEATURES = contract.FEATURES["attention"] | STATE_FEATURES

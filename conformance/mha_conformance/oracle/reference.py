@@ -23,9 +23,9 @@ def linear_int8(x: Floats, values: Any, scale: Floats, b: Floats | None = None, 
     return y if b is None else y + b
 
 
-def rounded_to_int8(x: Floats, arithmetic: str = "float32") -> Floats:
+def rounded_to_int8(x: Floats, arithmetic: str = "float32", *, group: int = 64) -> Floats:
     """Return the multiples of the scales of x (..., n) that are nearest to it; NaN for a group that is not finite."""
-    rows, top = x.astype(arithmetic), tops_of_groups(x.astype(arithmetic))
+    rows, top = x.astype(arithmetic), tops_of_groups(x.astype(arithmetic), group)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         integers = np.rint(rows * (np.asarray(127, arithmetic) / top)).astype(np.float64)
     step = (top / np.asarray(127, arithmetic)).astype(np.float64)
@@ -33,9 +33,9 @@ def rounded_to_int8(x: Floats, arithmetic: str = "float32") -> Floats:
     return np.where(finite, np.where(is_zero | ~finite, 0, integers), np.nan) * np.where(finite, step, np.nan)
 
 
-def tops_of_groups(x: Floats) -> Floats:
-    """Return the largest absolute value among each 64 neighbouring features of a row, at each of them."""
-    starts = np.arange(0, x.shape[-1], 64)
+def tops_of_groups(x: Floats, group: int = 64) -> Floats:
+    """Return the largest absolute value among each ``group`` neighbouring features of a row, at each of them."""
+    starts = np.arange(0, x.shape[-1], group)
     tops: Floats = np.maximum.reduceat(np.abs(x), starts, axis=-1)
     return np.repeat(tops, np.diff([*starts, x.shape[-1]]), axis=-1)
 

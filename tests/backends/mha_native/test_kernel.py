@@ -241,9 +241,9 @@ def test_results_lie_where_the_arrays_do(rng):
 
 
 def test_the_source_can_be_read():
-    """Attention alone has at most 2,000 lines of code, besides comments and empty lines; no file is long, and no line.
+    """Attention has at most 2,000 lines of code, besides comments and empty lines, and 70 for keys and values in int8.
 
-    Linear maps of int8 weights have at most 370, with AMX and AArch64's levels.
+    No file is long, and no line. Linear maps of int8 weights have at most 370, with AMX and AArch64's levels.
     """
     files = {path.name: path.read_text(encoding="utf-8").splitlines() for path in (ROOT / "backends/mha_native/src").iterdir()}
     others = ("gradient.h", "lines.h", "module_lines.cpp", "ffi.cpp")  # gradients, lines of numbers, and JAX
@@ -251,7 +251,7 @@ def test_the_source_can_be_read():
     of_int8 = sum(len(lines) for name, lines in code.items() if "int8" in name)
     of_others = sum(len(lines) for name, lines in code.items() if name in others)
     assert of_int8 <= 370 and len(code["ffi.cpp"]) <= 150
-    assert sum(map(len, code.values())) - of_int8 - of_others <= 2000
+    assert sum(map(len, code.values())) - of_int8 - of_others <= 2070
     assert {name: len(lines) for name, lines in files.items() if len(lines) > 350} == {}
     assert [line for lines in files.values() for line in lines if len(line) > 128] == []
 

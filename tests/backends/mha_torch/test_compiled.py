@@ -7,6 +7,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 from processes import STRICT, printed
+from torch._dynamo.testing import CompileCounterWithBackend
 
 import mha_core as mha
 
@@ -271,9 +272,29 @@ def test_a_cache_is_used_outside_the_graph():
         torch.testing.assert_close(run(x, cache), step(x, plain))
     assert cache.length == plain.length == 3
     torch._dynamo.reset()
-    with pytest.raises(torch._dynamo.exc.Unsupported, match="an argument cannot be part of a graph: it is a cache"):
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="an argument cannot be part of a graph: a cache without capacity"):
         compiled(step)(x, cache)
     assert cache.length == 3
+
+
+@pytest.mark.parametrize("dtype", [None, "int8"])
+def test_a_step_with_a_cache_of_fixed_capacity_is_compiled_once(dtype):
+    """Then the same graph serves every length, and an eager step goes on with the same cache."""
+    encoder = mha.Encoder.init(d_model=16, num_heads=2, d_ff=24, num_layers=2, seed=0, backend="torch")
+    x, graphs = torch.randn(1, 9, 16), CompileCounterWithBackend("aot_eager")
+
+    def step(x, cache):
+        return encoder(x, mask=mha.causal(), cache=cache)
+
+    fixed, grows = mha.DecoderCache(capacity=9, dtype=dtype), mha.DecoderCache(dtype=dtype)
+    run, counted = torch.compile(step, backend=graphs, fullgraph=True), []
+    with torch.no_grad():
+        for start, stop in ((0, 4), (4, 5), (5, 6), (6, 7), (7, 8)):
+            torch.testing.assert_close(run(x[:, start:stop], fixed), step(x[:, start:stop], grows))
+            counted.append(graphs.frame_count)
+        torch.testing.assert_close(step(x[:, 8:], fixed), step(x[:, 8:], grows))
+        assert counted == [1, 2, 2, 2, 2] and int(fixed.length) == 9
+        assert run(x[:, :1], fixed).isnan().all()
 
 
 def test_an_error_says_what_is_wrong():

@@ -142,8 +142,8 @@ def test_explain_shows_what_is_sent_and_which_kernel_computes_a_block():
 def test_what_does_not_fit_ranks_says_so():
     x = normal(1, 4, 24)
 
-    def in_turn(*groups, window=None):
-        cache = mha.KeyValueCache(window=window)
+    def in_turn(*groups, **settings):
+        cache = mha.KeyValueCache(**settings)
         for group in groups:
             TURNING(x, cache=cache, group=group, mask=mha.window(3, 0))
 
@@ -153,6 +153,12 @@ def test_what_does_not_fit_ranks_says_so():
         ),
         "group is given, but the cache holds all positions: start with an empty cache": lambda group: in_turn(
             None, Sharding(group)
+        ),
+        "group is given, but the cache rounds positions to int8: use a cache without dtype": lambda group: in_turn(
+            Sharding(group), dtype="int8"
+        ),
+        "group is given, but the cache has a capacity: use a cache without capacity": lambda group: in_turn(
+            Sharding(group), capacity=9
         ),
         "group is given, but the cache drops positions: use a cache without window": lambda group: in_turn(
             Sharding(group), window=4

@@ -195,6 +195,71 @@ def test_selecting_needs_a_batch_axis_and_valid_indices(layer, x):
     assert {kept.key.shape[0] for kept in cache.layers[0]} == {2}
 
 
+# a fixed capacity, and int8
+
+
+@pytest.mark.parametrize("dtype", [None, "int8"])
+def test_a_capacity_is_taken_at_once_and_a_position_too_many_is_refused(layer, x, dtype):
+    cache, whole = mha.KeyValueCache(capacity=LENGTH, dtype=dtype), mha.KeyValueCache(dtype=dtype)
+    expected = layer(x, mask=mha.causal(), cache=whole)
+    outputs, places = [step(layer, x, cache, size=4)], set()
+    while cache.length < LENGTH:
+        places.add(memory(cache.key if dtype is None else cache.key.values))
+        outputs.append(step(layer, x, cache))
+    np.testing.assert_allclose(np.concatenate(outputs, axis=1), expected, rtol=0, atol=1e-13)
+    assert len(places) == 1
+    message = f"the cache has a capacity of {LENGTH} positions and holds {LENGTH}: there is no room for 2 more"
+    with pytest.raises(ValueError, match=message):
+        layer(x[:, :2], mask=mha.causal(), cache=cache)
+    assert cache.length == LENGTH
+    with pytest.raises(ValueError, match="a capacity of 3 positions and holds 0: there is no room for 4 more"):
+        layer(x[:, :4], cache=mha.KeyValueCache(capacity=3))
+
+
+@pytest.mark.parametrize("dtype", [None, "int8"])
+@pytest.mark.parametrize("mask", [mha.causal(), mha.window(3, 0), None, "array"])
+def test_steps_with_the_whole_capacity_are_those_of_a_cache_that_grows(backend, rng, dtype, mask):
+    """As in compiled functions, where the number of positions is an array; a position too many gives NaN."""
+    xp, to_numpy = backend.xp, backend.to_numpy
+    layer = mha.MultiHeadAttention.init(d_model=8, num_heads=2, seed=0, dtype="float64").to(backend.name)
+    x = backend.from_numpy(rng.normal(size=(2, 9, 8)))
+    cache = mha.KeyValueCache(capacity=9, dtype=dtype, filled=xp.asarray(0))
+    grows = mha.KeyValueCache(dtype=dtype)
+    for start, stop in ((0, 4), (4, 5), (5, 9)):
+        options = {"mask": mask}
+        if mask == "array":
+            options["mask"] = backend.from_numpy(np.tri(stop - start, 9, start, dtype=bool))
+        out = layer(x[:, start:stop, :], cache=cache, **options)
+        if mask == "array":
+            options["mask"] = backend.from_numpy(np.tri(stop - start, stop, start, dtype=bool))
+        expected = layer(x[:, start:stop, :], cache=grows, **options)
+        np.testing.assert_allclose(to_numpy(out), to_numpy(expected), rtol=0, atol=1e-13)
+        assert int(cache.length) == grows.length and cache.key.shape[-2] == 9
+    assert np.isnan(to_numpy(layer(x[:, :1, :], mask=mha.causal(), cache=cache))).all()
+
+
+def test_int8_takes_a_quarter_of_the_memory_of_float32(layer, x):
+    caches = [mha.KeyValueCache(dtype=dtype) for dtype in (None, "int8")]
+    wide = mha.MultiHeadAttention.init(d_model=256, num_heads=4, seed=0)
+    for cache in caches:
+        wide(np.zeros((1, 8, 256), dtype=np.float32), cache=cache)
+    rows = caches[1].key
+    assert (rows.values.nbytes + rows.scale.nbytes) / caches[0].key.nbytes == (64 + 4) / 256
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dtype": "int4"}, "dtype is 'int4'; expected 'int8', or None to keep positions as they are"),
+        ({"capacity": 0}, "capacity is 0; expected an int of at least 1, or None to grow"),
+        ({"capacity": 4, "window": 2}, "window and capacity are both given: a window bounds memory itself, leave capacity out"),
+    ],
+)
+def test_a_cache_refuses(options, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        mha.KeyValueCache(**options)
+
+
 def test_torch_s_inference_mode_may_begin_and_end_between_steps(layer, x):
     layer, x, cache = layer.to("torch"), torch.from_numpy(x), mha.KeyValueCache()
     with torch.no_grad():

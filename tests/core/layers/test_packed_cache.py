@@ -90,7 +90,7 @@ def test_a_sequence_may_begin_later(rng):
     cache.sequences.append(mha.KeyValueCache())
     out = layer(x[[2, 0, 1]], mask=mha.causal(), cache=cache.next([1, 2]))
     np.testing.assert_allclose(out, layer(x, mask=mha.causal())[[2, 0, 1]], rtol=0, atol=2e-6)
-    assert repr(cache) == "PackedCache(lengths=[3, 2], window=None)"
+    assert repr(cache) == "PackedCache(lengths=[3, 2], window=None, dtype=None)"
 
 
 def test_a_call_that_fails_leaves_all_sequences_as_they_were(rng):

@@ -1,5 +1,7 @@
 """Int8 weights in operations: what takes them, which kernels are chosen, and what is refused."""
 
+import re
+from contextlib import nullcontext
 from dataclasses import replace
 
 import array_api_strict as strict
@@ -78,6 +80,66 @@ def total(x):
 def test_gradients_are_refused(call):
     with pytest.raises(TypeError, match=NO_GRADIENTS):
         call()
+
+
+def test_attention_to_rows_in_int8_is_that_of_the_numbers_they_stand_for(backend, rng):
+    """The algebra reads blocks of them; elsewhere a kernel, or a kernel of floating numbers that gets them widened."""
+    q, k, v = (backend.from_numpy(rng.normal(size=shape)) for shape in ((2, 4, 3, 8), (2, 2, 5, 8), (2, 2, 5, 6)))
+    key, value = map(mha.quantize_rows, (k, v))
+    wide = [rows.widened(backend.xp, backend.xp.float64) for rows in (key, value)]
+    for rows, x in ((key, k), (value, v)):
+        error = np.abs(backend.to_numpy(rows.widened(backend.xp, backend.xp.float64) - x))
+        assert (error <= backend.to_numpy(rows.scale) * (0.5 + 1e-12)).all() and rows.shape == x.shape
+    options = {"mask": mha.causal(), "query_offset": 2}
+    for name in ("algebra", None):
+        with mha.use_kernel("attention", name) if name else nullcontext():
+            results = [mha.attention_state(q, *each, **options) for each in ((key, value), wide)]
+        for x, y in zip(*results, strict=True):
+            np.testing.assert_allclose(backend.to_numpy(x), backend.to_numpy(y), rtol=0, atol=1e-13)
+
+
+EYE = np.eye(4)
+ROWS = mha.quantize_rows(EYE)
+
+
+def attend(key, value=ROWS):
+    return mha.scaled_dot_product_attention(EYE, key, value)
+
+
+test_rows_that_do_not_fit_are_refused = refusals(
+    {
+        TypeError: {
+            "key is Int8Rows, value is ndarray: expected arrays, or Int8Rows for both, as quantize_rows": lambda: attend(
+                ROWS, EYE
+            ),
+            "key.values has dtype float64; expected int8: write key=mha.quantize_rows(key)": lambda: attend(
+                mha.Int8Rows(EYE, EYE[:, :1])
+            ),
+            "key.scale has dtype float32; expected float64 beside a query of float64": lambda: attend(
+                mha.Int8Rows(ROWS.values, ROWS.scale.astype("f4"))
+            ),
+        },
+        ValueError: {
+            "value.scale has shape (4, 4); expected (4, 1), a number for each row": lambda: attend(
+                ROWS, mha.Int8Rows(ROWS.values, EYE)
+            ),
+            "x has shape (4,); expected (..., n, D) with D at least 1": lambda: mha.quantize_rows(EYE[0]),
+            "x has shape (4, 0); expected (..., n, D) with D at least 1": lambda: mha.quantize_rows(EYE[:, :0]),
+        },
+    }
+)
+
+
+def test_rows_in_int8_have_no_gradients():
+    message = re.escape("int8 keys and values are for inference, and have no gradients: give arrays of floating numbers")
+    with pytest.raises(TypeError, match=message):
+        mha.value_and_grad(lambda x: mha.scaled_dot_product_attention(x, ROWS, ROWS).sum())(EYE)
+    with pytest.raises(TypeError, match=message):
+        mha.value_and_grad(lambda x: attend(*[mha.quantize_rows(x)] * 2).sum())(EYE)
+    query = torch.eye(4, requires_grad=True)
+    rows = mha.quantize_rows(torch.eye(4))
+    with pytest.raises(TypeError, match=message):
+        mha.scaled_dot_product_attention(query, rows, rows)
 
 
 def test_inference_beside_gradients_is_not_refused():

@@ -3,8 +3,13 @@
 import re
 
 import pytest
-from field_outcomes import PROBES
-from field_peers import ATTEND, COLUMNS, PARAMETERS
+from field.cache_names import NAMES
+from field.caches import COLUMNS as CACHE_COLUMNS
+from field.caches import READ as CACHES_READ
+from field.caches import RUN
+from field.outcomes import PROBES
+from field.peer_caches import CELLS
+from field.peers import ATTEND, COLUMNS, PARAMETERS
 from project import ROOT
 
 PAGES = (ROOT / "docs" / "field.md", ROOT / "README.md")
@@ -12,14 +17,14 @@ MARK = "<!-- readme table -->"
 TEXT = PAGES[0].read_text(encoding="utf-8")
 
 
-def tables(text):
-    """{feature: {column: cell}} of all tables that begin with ``| feature |``, without note numbers."""
+def tables(text, first="feature"):
+    """{feature: {column: cell}} of all tables that begin with ``| feature |``, or another word, without note numbers."""
     rows, header = {}, None
     for line in text.splitlines():
         cells = [re.sub(r"\s*\(\d+(, \d+)*\)", "", cell).strip(" *") for cell in line.strip().strip("|").split("|")]
         if not line.startswith("|"):
             header = None
-        elif cells[0] == "feature":
+        elif cells[0] == first:
             header = cells[1:]
         elif header and set(cells[0]) - set("-: "):
             assert cells[0] not in rows, f"{cells[0]} is listed twice"
@@ -28,11 +33,11 @@ def tables(text):
 
 
 FIELD = tables(TEXT.partition("<!-- end -->")[2])
+CACHES = tables(TEXT, "cache")
 READ = {
     "runs on torch tensors",
     "runs on JAX arrays",
     "has run on CUDA",
-    "cache for decoding",
     "paged cache",
     "FP8",
     "several GPUs",
@@ -49,6 +54,15 @@ def test_cell_says_what_comes_out(feature, column, rng):
     assert PROBES[feature](column, rng) == FIELD[feature][column]
 
 
+@pytest.mark.parametrize("column", RUN)
+@pytest.mark.parametrize("feature", CACHES)
+def test_cell_says_what_a_cache_does(feature, column, rng):
+    text, check = CELLS.get((feature, column), (CACHES_READ.get((feature, column), ""), None))
+    assert CACHES[feature][column] == text
+    if check is not None:
+        check(rng)
+
+
 def test_the_readme_says_how_many_rows_there_are():
     assert f"has {len(FIELD)} rows" in PAGES[1].read_text(encoding="utf-8")
 
@@ -59,9 +73,21 @@ def test_every_row_is_run_or_said_to_be_read():
     assert all(tuple(row) == COLUMNS for row in FIELD.values())
 
 
+def test_every_check_of_a_cache_has_a_row():
+    assert {feature for feature, _ in (*CELLS, *CACHES_READ)} == set(CACHES)
+    assert not CELLS.keys() & CACHES_READ.keys()
+    assert all(tuple(row) == CACHE_COLUMNS for row in CACHES.values())
+
+
 @pytest.mark.parametrize("column", PARAMETERS)
 def test_peer_has_no_argument_that_the_table_does_not_know(column):
     actual, known = PARAMETERS[column]
+    assert actual() == set(known.split())
+
+
+@pytest.mark.parametrize("column", NAMES)
+def test_peer_has_no_cache_that_the_table_does_not_know(column):
+    actual, known = NAMES[column]
     assert actual() == set(known.split())
 
 

@@ -196,6 +196,27 @@ def test_weights_in_int8_write_a_text_too(once):
     assert len(small.generate("a bird", max_new_tokens=8)) > 8
 
 
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_caches_in_int8_move_logits_a_little(once, name, backend):
+    """Read in parts and in one; the caches hold int8, and the model has windows or none."""
+    language_model = read(once(write, name), backend=backend)
+    (ids, _, _), _ = language_model.tokenizer(PROMPTS)
+    exact = language_model.backend.to_numpy(language_model.logits(PROMPTS[0]))[-1]
+    for lengths in ([len(ids)], [3, 1, len(ids) - 4]):
+        caches, at = language_model.model.caches(1, "int8"), 0
+        for length in lengths:
+            states = language_model.model.step([ids[at : at + length]], caches)
+            at += length
+        logits = language_model.backend.to_numpy(language_model.model.logits(states))[0]
+        assert 0 < abs(logits - exact).max() < 0.1 * exact.std()
+        assert {str(cache.sequences[0].key.values.dtype).removeprefix("torch.") for cache in caches} == {"int8"}
+    options = {"max_new_tokens": 9, "cache_dtype": "int8"}
+    assert language_model.generate(PROMPTS[0], **options) == "".join(language_model.stream(PROMPTS[0], **options))
+    with pytest.raises(ValueError, match="dtype is 'int4'; expected 'int8', or None"):
+        language_model.generate("a bird", cache_dtype="int4")
+
+
 def test_a_model_is_saved_as_transformers_reads_it(once, tmp_path):
     language_model = read(once(write, "mistral with windows"))
     language_model.save_pretrained(tmp_path / "out")

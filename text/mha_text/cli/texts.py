@@ -277,6 +277,9 @@ def generate(
     ] = None,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Another seed draws other tokens.")] = 0,
     stop: Annotated[list[str] | None, typer.Option("--stop", metavar="T", help="End before this text; repeatable.")] = None,
+    cache_dtype: Annotated[
+        str | None, typer.Option("--cache-dtype", metavar="int8", help="int8: keys and values of earlier tokens are rounded.")
+    ] = None,
     chat: Annotated[
         bool, typer.Option("--chat", help="Give PROMPT to the chat template as a message, and print the answer.")
     ] = False,
@@ -294,4 +297,5 @@ def generate(
             min_p=min_p,
             seed=seed,
             stop=stop or [],
+            cache_dtype=cache_dtype,
         )

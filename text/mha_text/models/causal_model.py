@@ -29,9 +29,12 @@ class CausalModel(Layer):
     head: Array | None
     """(d, vocabulary); None: the embeddings of the words are the head's weights too."""
 
-    def caches(self, count: int) -> list[PackedCache]:
-        """Return an empty cache for each layer, for this many texts; that of a layer with a window keeps the window only."""
-        return [PackedCache(count, window=self._windows[at]) for at in self.text.pattern_of]
+    def caches(self, count: int, dtype: str | None = None) -> list[PackedCache]:
+        """Return an empty cache for each layer, for this many texts; that of a layer with a window keeps the window only.
+
+        ``dtype``: as in ``PackedCache``.
+        """
+        return [PackedCache(count, window=self._windows[at], dtype=dtype) for at in self.text.pattern_of]
 
     def step(self, ids: Sequence[Sequence[int]], caches: Sequence[PackedCache]) -> Array:
         """Append tokens to texts, and return the hidden states of their last ones, (n, d); a text without tokens has no row."""

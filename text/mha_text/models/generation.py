@@ -22,13 +22,14 @@ def generated_tokens(
     ends: Collection[int],
     max_new_tokens: int,
     is_done: Callable[[int], bool],
+    cache_dtype: str | None = None,
 ) -> Iterator[list[tuple[int, int]]]:
     """Yield, for each step, the new token of each text that goes on, with the text's number.
 
     A text ends with a token of ``ends``, which is not yielded, after ``max_new_tokens``, or when ``is_done`` of its number. It
     then leaves the batch. No text is padded.
     """
-    caches = model.caches(len(prompts))
+    caches = model.caches(len(prompts), cache_dtype)
     states, live = _read(model, backend, prompts, caches), [*range(len(prompts))]
     for place in range(max_new_tokens):
         rows = backend.to_numpy(model.logits(states))

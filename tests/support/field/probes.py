@@ -1,13 +1,13 @@
-"""Rows of docs/field.md about options: a probe runs a library of field_peers and returns the text of its cell."""
+"""Rows of docs/field.md about options: a probe runs a library of field.peers and returns the text of its cell."""
 
 import inspect
 from functools import partial
 
 import numpy as np
 import pytest
-from field_peers import ATTEND, keras, torch
 
 import mha_core as mha
+from field.peers import ATTEND, keras, torch
 from mha_conformance import oracle
 
 PROBES = {}

@@ -7,11 +7,11 @@ from functools import cache, partial
 
 import numpy as np
 import pytest
-from field_peers import ATTEND, heads_behind, jax, jnp, keras, onnx, torch
-from field_probes import PROBES, numbers, probe, qkv
 from processes import STRICT, printed, run
 
 import mha_core as mha
+from field.peers import ATTEND, heads_behind, jax, jnp, keras, onnx, torch
+from field.probes import PROBES, numbers, probe, qkv
 from mha_conformance import oracle
 
 
@@ -237,7 +237,7 @@ def _(column, rng):
 GROWTH = """
 import json, sys
 import numpy as np
-from field_peers import ATTEND, heads_behind, jax, jnp, keras, onnx, torch
+from field.peers import ATTEND, heads_behind, jax, jnp, keras, onnx, torch
 from mha_conformance.probes.peak_memory import peak, reset_peak, trim
 
 attend, n = ATTEND[sys.argv[1]], 4096
