@@ -1,6 +1,6 @@
-"""The option ``--share N/8``: of the tests marked ``rotating``, run one share of eight; every other test runs as always.
+"""The option ``--share N/12``: of the tests marked ``rotating``, run one share of twelve; every other test runs as always.
 
-``--share auto`` takes the share that the commit's hash chooses, so that CI runs each of these tests once in eight commits.
+``--share auto`` takes the share that the commit's hash chooses, so that CI runs each of these tests once in twelve commits.
 """
 
 import zlib
@@ -9,7 +9,7 @@ import pytest
 from processes import run
 from project import ROOT
 
-COUNT = 8
+COUNT = 12
 SHARE = pytest.StashKey[tuple[int, str]]()
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mha_core import Int8Rows
 from mha_core.plugin import AttentionProblem, Limits, Relation, bias_by_distance, goes_by_sequence, map_rows, runs
 
 from .exponential import FASTEST, NATURAL
@@ -31,7 +32,8 @@ class _Arrays(NamedTuple):
     lse: Any
 
     def map(self, function: Callable[[Any], Any]) -> _Arrays:
-        return _Arrays(*(None if x is None else map_rows(x, function) for x in self))
+        every = (x.map(function) if isinstance(x, Int8Rows) else None if x is None else function(x) for x in self)
+        return _Arrays(*every)
 
     def at(self, index: tuple[int, ...]) -> _Arrays:
         return self.map(lambda x: x[index])

@@ -9,6 +9,7 @@ _INT8 = {"section": "test_covering", "op": "linear_int8"}
 _HALF_NORMS = {"section": "test_half_precision", "op": "rms_norm", **_HALF}
 _GRADIENT = {"backend": "torch", "handles": HANDLES | {"gradient"}}
 _HALF_QUERY = {"section": "test_promises", "dtype": "bfloat16"}
+_INT8_ROWS = {"handles": HANDLES | {"int8"}}
 _DROPOUT = {"handles": HANDLES | {"weight_dropout"}}
 _STATES = {"handles": HANDLES | STATES}
 _WIDE_INPUTS = {"section": "test_inputs", "dtype": "float64"}
@@ -161,6 +162,12 @@ _BLOCKS = {
         ("one_value_for_all", 0, "of_attention and vmap", "vmap uses the values of the first element for all", _STATES),
         ("query_rounded_in_bfloat16", 9, "test_9", "the query rounded to bfloat16 after scaling", _HALF_QUERY),
     ],
+    "int8_rows test_covering": [
+        ("scale_of_the_first_head", 0, "a_kernel", "keys in int8 have the scales of the first head"),
+        ("scale_of_the_first_value", 0, "a_kernel", "values in int8 have the scale of the first"),
+        ("scales_of_keys_for_values", 0, "a_kernel", "values in int8 have the scales of the keys"),
+        ("scales_a_step_too_small", 0, "a_kernel", "a scale is the largest number / 128, where 127 was meant"),
+    ],
     "dropout test_covering": [("one_seed", 0, "a_kernel", "dropout takes every seed as 0")],
     "edges test_covering": [(name, 0, "a_kernel", fault) for name, fault in FAULTS.items()],
     "backends test_algebra": [
@@ -182,7 +189,15 @@ _BLOCKS = {
         ),
     ],
 }
-TABLE = plugins(_BLOCKS, pieces=_PIECES, piece_gradients=_PIECES, gradients=_GRADIENT, backends=_WRONG, dropout=_DROPOUT)
+TABLE = plugins(
+    _BLOCKS,
+    pieces=_PIECES,
+    piece_gradients=_PIECES,
+    gradients=_GRADIENT,
+    backends=_WRONG,
+    dropout=_DROPOUT,
+    int8_rows=_INT8_ROWS,
+)
 
 
 def _right(module, section, name="right", **settings):
@@ -196,6 +211,7 @@ RIGHT = [
     _right("rows", "test_promises", **_HALF),
     _right("shapes", "test_kernels", **_HALF),
     _right("edges", "test_covering", select="a_kernel", kernel={"load": "wrong_plugins.dense:right", "priority": 9}),
+    _right("int8_rows", "test_covering", select="a_kernel", **_INT8_ROWS),
     _right("dropout", "test_covering", select="a_kernel", **_DROPOUT),
     _right("features", "test_algebra"),
     _right("inputs", "test_inputs"),
