@@ -17,7 +17,7 @@ def _attention(problem: Attention, *, records: bool = False) -> tuple[list[Any],
     """Return query, key and value, and the call; a window becomes a boolean mask array, made in advance."""
     import torch
 
-    arrays = [torch.from_numpy(x).to(getattr(torch, problem.of_query)).requires_grad_(records) for x in problem.arrays()]
+    arrays = [torch.from_numpy(x).to(getattr(torch, problem.query_dtype)).requires_grad_(records) for x in problem.arrays()]
     mask = None if problem.window is None else torch.from_numpy(problem.seen(np.arange(problem.queries)))
     attend = torch.nn.functional.scaled_dot_product_attention
 

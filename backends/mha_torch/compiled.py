@@ -52,20 +52,16 @@ def call(step: Any, /, *arguments: Any, **options: Any) -> Any:
         return _call_overridden(step, arguments, options)
     leaves: list[Any] = []
     cache: Any = options.get("cache")
-    held = _held(cache)
+    of_cache = _arrays_of(cache)
     try:
-        description = (
-            step.number,
-            _described(arguments, leaves),
-            _described(options if held is None else options | held, leaves),
-        )
+        description = step.number, _described(arguments, leaves), _described(options | of_cache, leaves)
     except Unsupported:
         return _call_unsupported(step, arguments, options)
     result = _traced(_Packed(leaves, description))
     if result.description[0] is _ERROR:  # torch shows an error that is raised here, and replaces one that is raised there
         raise RuntimeError(result.description[1])
     out = _made(result.description, iter(result.leaves))
-    if held is not None:
+    if of_cache:
         out, key, value, cache.filled = out
         cache.key, cache.value = (rows[0] if len(rows) == 1 else Int8Rows(*rows) for rows in (key, value))
     return out
@@ -79,7 +75,7 @@ def _traced(packed: _Packed) -> _Packed:
     results: list[Any] = []
     try:
         cache: Any = options.get("cache")
-        if isinstance(cache, _Held):
+        if isinstance(cache, _CacheArrays):
             cache = options["cache"] = KeyValueCache(**cache._asdict())
         out = Step.every[number](*arguments, **options)
         if cache is not None:  # torch makes no object of a class that it receives
@@ -95,8 +91,11 @@ def _traced(packed: _Packed) -> _Packed:
         return _Packed([], (_ERROR, f"{type(error).__name__}: {error}"))
 
 
-class _Held(NamedTuple):
-    """A cache of a fixed capacity, whose arrays enter and leave a graph. The weights that filled it are not compared again."""
+class _CacheArrays(NamedTuple):
+    """The arrays of a cache of a fixed capacity, as a graph takes them.
+
+    The weights that they were computed with are not among them, and are not compared again.
+    """
 
     key: Any
     value: Any
@@ -105,12 +104,12 @@ class _Held(NamedTuple):
     dtype: str | None
 
 
-def _held(cache: Any) -> dict[str, _Held] | None:
-    """Return a cache as a graph takes it, by the name of its option; None for another value, or a cache that grows."""
+def _arrays_of(cache: Any) -> dict[str, _CacheArrays]:
+    """Return the option ``cache`` of a call as a graph takes it; nothing for a cache that grows, or another value."""
     if type(cache) is not KeyValueCache or cache.capacity is None or cache.context is not None:
-        return None
+        return {}
     filled = torch.asarray(cache.length) if cache.filled is None else cache.filled
-    return {"cache": _Held(cache.key, cache.value, filled, cache.capacity, cache.dtype)}
+    return {"cache": _CacheArrays(cache.key, cache.value, filled, cache.capacity, cache.dtype)}
 
 
 def _outside(reason: str) -> Any:

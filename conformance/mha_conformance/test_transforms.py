@@ -21,7 +21,7 @@ from .judge.transforms import judge_transform
 SECTION = "gradients"
 pytestmark = pytest.mark.promise(0)
 QUICK = ("attention", "layer_norm", "encoder_layer")
-OF_INFERENCE = frozenset({"int8"})
+WITHOUT_GRADIENTS = frozenset({"int8"})
 """Features that have no gradients; torch.func.vmap does not say whether gradients are recorded outside of it."""
 TRANSFORMS = pytest.mark.parametrize("transform", ["gradient", "forward_gradient", "vmap"])
 
@@ -31,7 +31,7 @@ def judge_under(judge: Judge, transform: str, op: str, kernel: str, features: It
     known = judge.loaded.record.transforms or {}
     if transform not in known:
         pytest.skip(f"the plugin does not say how {transform} is applied")
-    judge_transform(judge, transform, known[transform], op, kernel, frozenset(features) - OF_INFERENCE).assert_computed()
+    judge_transform(judge, transform, known[transform], op, kernel, frozenset(features) - WITHOUT_GRADIENTS).assert_computed()
 
 
 def judge_kernel(judge: Judge, transform: str, kernel: Kernel) -> None:

@@ -188,7 +188,7 @@ def sum_to(xp: Namespace, x: Array, shape: Sequence[int]) -> Array:
     return xp.reshape(xp.sum(x, axis=wide, dtype=x.dtype) if wide else x, tuple(shape))
 
 
-def written(xp: Namespace, x: Any, start: Array, rows: Any) -> Any:
+def replace_rows(xp: Namespace, x: Any, start: Array, rows: Any) -> Any:
     """Return x (..., S, D) with other rows from ``start`` on, an integer array (); those that do not fit are left out."""
     at = xp.arange(x.shape[-2], device=device_of(x)) - start
     count = rows.shape[-2]

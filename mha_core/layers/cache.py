@@ -13,8 +13,9 @@ from functools import partial
 from itertools import chain
 from typing import Any, TypeAlias
 
-from ..algebra.arrays import Array, Namespace, device_of, written
+from ..algebra.arrays import Array, Namespace, device_of, replace_rows
 from ..algebra.int8 import Int8Rows, Rows, map_rows
+from ..dispatch.backend import LoadedBackend
 from ..dispatch.context import dry
 from ..dispatch.selection import backend_of
 from ..ops.caches import Part, unchanged_on_error
@@ -115,17 +116,10 @@ class KeyValueCache:
     def joined(self, key: Array, value: Array, source: Mapping[str, Array | None] | None = None) -> tuple[Rows, Rows]:
         """Return the cached positions (with a window, the newest), followed by new ones; the cache does not change.
 
-        Raises ValueError if batch or heads differ, if the cache holds a context, or if ``source`` differs from the cache's.
+        Raises ValueError if batch or heads differ, if there are more than ``capacity``, if the cache holds a context, or if
+        ``source`` differs from the cache's.
         """
         rows: tuple[Rows, Rows] = (key, value) if self.dtype is None else (quantize_rows(key), quantize_rows(value))
-        if self.capacity is not None:
-            if self.filled is None and self.length + key.shape[-2] > self.capacity:
-                raise ValueError(
-                    f"the cache has a capacity of {self.capacity} positions and holds {self.length}: "
-                    f"there is no room for {key.shape[-2]} more"
-                )
-            if self.filled is not None or _is_traced(key):
-                return self._with_whole_capacity(rows)
         if self.context is not None:
             raise ValueError("the cache holds the keys of a context: self-attention needs another cache")
         new = _arrays(rows)
@@ -135,6 +129,11 @@ class KeyValueCache:
             old = [x[..., :0, :] for x in new]
         else:
             return rows
+        if self.capacity is not None and self.filled is None and self.length + key.shape[-2] > self.capacity:
+            raise ValueError(
+                f"the cache has a capacity of {self.capacity} positions and holds {self.length}: there is no room for "
+                f"{key.shape[-2]} more; begin with a larger capacity, or without one"
+            )
         backend = backend_of({"key": new[0], "cache.key": old[0]})
         if key.shape[:-2] != old[0].shape[:-2]:
             raise ValueError(
@@ -142,6 +141,8 @@ class KeyValueCache:
                 "expected the same batch and heads; start another sequence with an empty cache"
             )
         self._check(source or {})
+        if self.capacity is not None and (self.filled is not None or _is_traced(key)):
+            return self._with_whole_capacity(backend, old, new)
         drop = 0 if self.window is None else max(0, old[0].shape[-2] - self.window)
         xp, write = backend.xp, backend.record.write
         if (
@@ -158,21 +159,17 @@ class KeyValueCache:
             self._stores = stores
         return _rows([store.append(write, x, drop) for store, x in zip(stores, new, strict=True)])
 
-    def _with_whole_capacity(self, rows: tuple[Rows, Rows]) -> tuple[Rows, Rows]:
+    def _with_whole_capacity(self, backend: LoadedBackend, old: list[Any], new: list[Any]) -> tuple[Rows, Rows]:
         """Return arrays of the whole capacity, in which new rows follow those that are cached."""
-        new = _arrays(rows)
-        backend = backend_of({"key": new[0]})
-        xp, write = backend.xp, backend.record.write_at or partial(written, backend.xp)
+        xp, write = backend.xp, backend.record.write_at or partial(replace_rows, backend.xp)
         start = xp.asarray(self.length, dtype=xp.arange(0).dtype, device=device_of(new[0]))
-        old = [None] * len(new) if self.key is None or self.value is None else _arrays((self.key, self.value))
 
-        def with_room(held: Any, x: Any) -> Any:
-            if held is not None and held.shape[-2] == self.capacity:
-                return held
-            whole = xp.zeros((*x.shape[:-2], self.capacity, x.shape[-1]), dtype=x.dtype, device=device_of(x))
-            return whole if held is None else write(whole, xp.zeros_like(start), held)
+        def with_room(x: Any) -> Any:
+            room = self.capacity - x.shape[-2]
+            zeros = xp.zeros((*x.shape[:-2], room, x.shape[-1]), dtype=x.dtype, device=device_of(x))
+            return xp.concat([x, zeros], axis=-2) if room else x
 
-        return _rows([write(with_room(held, x), start, x) for held, x in zip(old, new, strict=True)])
+        return _rows([write(with_room(x), start, y) for x, y in zip(old, new, strict=True)])
 
     def of_context(self, context: Array, source: Mapping[str, Array | None] | None = None) -> tuple[Rows, Rows] | None:
         """Return the keys and values of this context; None if the cache is empty.

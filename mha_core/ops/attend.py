@@ -139,7 +139,9 @@ def _check_rows(backend: LoadedBackend, name: str, x: Int8Rows, query: Array) ->
         raise TypeError(f"{name}.values has dtype {x.values.dtype}; expected int8: write {name}=mha.quantize_rows({name})")
     wide = compute_dtype(backend.xp, query.dtype)
     if x.scale.dtype != wide:
-        raise TypeError(f"{name}.scale has dtype {x.scale.dtype}; expected {dtype_name(wide)} beside a query of {query.dtype}")
+        raise TypeError(
+            f"{name}.scale has dtype {x.scale.dtype}; expected {dtype_name(wide)}: quantize {name} in the query's dtype"
+        )
     expected = (*x.shape[:-1], 1)
     if tuple(x.scale.shape) != expected:
         raise ValueError(f"{name}.scale has shape {tuple(x.scale.shape)}; expected {expected}, a number for each row")
@@ -175,7 +177,7 @@ def attend(p: AttentionProblem) -> AttentionState:
     The caller's demands are not followed: they are about the kernel that calls this.
     """
     backend = backend_of({"query": p.query})
-    features, shield = backend.shielded(backend.features((p.query, p.key, p.value, p.sink, *arrays_inside(p))))
+    features, shield = backend.shielded(backend.features((*arrays_in((p.query, p.key, p.value)), p.sink, *arrays_inside(p))))
     p = p.with_arrays(p.query, p.key, p.value, asked=features - {"gradient"} | {"lse"})
     _, decision = _choose(p, backend, NO_DEMANDS)
     state: AttentionState = shield(algebra.attention_state if decision.run is None else decision.run)(p)
@@ -204,11 +206,11 @@ def _plan(
     kept: bool,
 ) -> Plan:
     inside = () if kept else arrays_in(options)  # a call with arrays in its options has no key
+    query, key, value, sink, *scales = arrays  # scales: of keys and values in int8
     if any(isinstance(x, Recorded) for x in (*arrays, *inside)):
-        if len(arrays) > 4:
+        if scales:
             raise TypeError(NO_GRADIENTS_OF_ROWS)
         return Plan(partial(recorded, lse, **options), None)
-    query, key, value, sink, *scales = arrays
     if scales:
         key, value = map(Int8Rows, (key, value), scales)
     backend, p = prepare(query, key, value, sink=sink, **options)

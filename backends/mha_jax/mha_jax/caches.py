@@ -7,20 +7,28 @@ import jax.numpy as jnp
 
 from mha_core import DecoderCache, Int8Rows, KeyValueCache
 
-_PARTS = ("key", "value", "context", "filled")
-_SETTINGS = ("whole", "window", "dtype", "capacity")
+_SETTINGS = ("window", "dtype", "capacity")
+_LEAVES = ("key", "value", "context", "filled")
+"""The arrays of a KeyValueCache. The weights that they were computed with are left out, and not compared again."""
 
 
-def _flat(cache: KeyValueCache) -> tuple[list[Any], tuple[Any, ...]]:
-    """Return the arrays and the settings of a cache. The weights that filled it are left out: they are not compared again."""
-    return [getattr(cache, name) for name in _PARTS], tuple(getattr(cache, name) for name in _SETTINGS)
+def _register(kind: type, leaves: tuple[str, ...], settings: tuple[str, ...], **others: Any) -> None:
+    """Make a class of caches a pytree of these fields, with the settings as its structure."""
+
+    def flatten(cache: Any) -> tuple[list[Any], tuple[Any, ...]]:
+        return [getattr(cache, name) for name in leaves], tuple(getattr(cache, name) for name in settings)
+
+    def unflatten(values: tuple[Any, ...], children: list[Any]) -> Any:
+        cache = object.__new__(kind)  # without checks: JAX puts other objects in place of arrays
+        vars(cache).update(zip((*leaves, *settings), (*children, *values), strict=True), **others)
+        return cache
+
+    jax.tree_util.register_pytree_node(kind, flatten, unflatten)
 
 
-def _cache(settings: tuple[Any, ...], arrays: list[Any]) -> KeyValueCache:
-    cache = object.__new__(KeyValueCache)  # without checks: JAX puts other objects in place of arrays
-    named = dict(zip((*_PARTS, *_SETTINGS), (*arrays, *settings), strict=True))
-    vars(cache).update(named, source={}, _stores=None)
-    return cache
+_register(KeyValueCache, _LEAVES, (*_SETTINGS, "whole"), source={}, _stores=None)
+_register(DecoderCache, ("layers",), _SETTINGS)
+_register(Int8Rows, ("values", "scale"), ())
 
 
 def write_at(x: Any, start: Any, rows: Any) -> Any:
@@ -29,14 +37,5 @@ def write_at(x: Any, start: Any, rows: Any) -> Any:
 
 
 def namespace() -> Any:
-    """Return jax.numpy, once caches are known to JAX."""
-    register = jax.tree_util.register_pytree_node
-    register(KeyValueCache, _flat, _cache)
-    settings = ("window", "dtype", "capacity")
-    register(
-        DecoderCache,
-        lambda cache: ([cache.layers], tuple(getattr(cache, name) for name in settings)),
-        lambda values, children: DecoderCache(*children, **dict(zip(settings, values, strict=True))),
-    )
-    register(Int8Rows, lambda rows: ([rows.values, rows.scale], None), lambda _, arrays: Int8Rows(*arrays))
+    """Return jax.numpy; JAX knows caches once this module is imported."""
     return jnp

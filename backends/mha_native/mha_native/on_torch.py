@@ -92,7 +92,8 @@ def _prepared(p: AttentionProblem, arrays: problem.Beside, tensors: list[Any]) -
     def compute(query: Any, key: Any, value: Any, sink: Any) -> AttentionState:
         scales: tuple[Any, ...] = ()
         if is_int8:
-            key, value, scales = key.values, value.values, (key.scale, value.scale)
+            scales = key.scale.resolve_neg(), value.scale.resolve_neg()
+            key, value = key.values, value.values
         if query.is_neg() or key.is_neg() or value.is_neg():  # numbers whose sign is not in memory yet
             query, key, value = query.resolve_neg(), key.resolve_neg(), value.resolve_neg()
         out: Any = empty_like(query) if same_shape else empty(shape, dtype=dtype, device=device)

@@ -42,7 +42,7 @@ class Attention:
     """float32, bfloat16, or int8: then keys and values are in int8, as in a cache, and queries in float32."""
 
     @property
-    def of_query(self) -> str:
+    def query_dtype(self) -> str:
         """The dtype of the query and the result."""
         return "float32" if self.dtype == "int8" else self.dtype
 
@@ -99,8 +99,8 @@ class Attention:
         scores = self.batch * self.heads * self.queries * (self.keys or self.queries)
         count = max(1, self.queries * CHECKED // max(scores, CHECKED))
         rows = np.sort(np.random.default_rng(SEED).permutation(self.queries)[:count])
-        some, seen, rounds = query[..., rows, :], self.seen(rows), self.of_query != "float32"
-        exact = exact_attention(some, key, value, dtype=self.of_query, rounds_weights=rounds, allowed=seen)
+        some, seen, rounds = query[..., rows, :], self.seen(rows), self.query_dtype != "float32"
+        exact = exact_attention(some, key, value, dtype=self.query_dtype, rounds_weights=rounds, allowed=seen)
         whole = self._whole() if scores <= WHOLE else None
 
         def check(answer: Any) -> None:
@@ -122,12 +122,12 @@ class Attention:
         import mha_core as mha
 
         library = loaded(backend)
-        dtype = getattr(library.xp, self.of_query)
+        dtype = getattr(library.xp, self.query_dtype)
         query, key, value = (library.xp.astype(library.from_numpy(x), dtype, copy=False) for x in self.arrays())
         if self.dtype == "int8":
             key, value = map(mha.quantize_rows, (key, value))
         mask = mha.window(self.window - 1, 0) if self.window else mha.causal() if self.causal else None
-        is_half = self.of_query != "float32"
+        is_half = self.query_dtype != "float32"
         return on(library, lambda: mha.scaled_dot_product_attention(query, key, value, mask=mask), wide=is_half)
 
     def plain(self) -> Work:

@@ -7,8 +7,15 @@ import numpy as np
 import pytest
 
 import mha_core as mha
+from mha_core.dispatch.backend import load
 
 pytestmark = needs.installed("mha_jax", "jax")
+
+
+def test_the_plugin_may_be_loaded_again():
+    """A class can be a pytree once only, and a plugin that is registered anew is loaded anew."""
+    record = load("jax").record
+    assert record.namespace() is record.namespace() is jnp
 
 
 @pytest.mark.parametrize("dtype", [None, "int8"])

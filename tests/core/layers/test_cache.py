@@ -236,6 +236,8 @@ def test_steps_with_the_whole_capacity_are_those_of_a_cache_that_grows(backend, 
         np.testing.assert_allclose(to_numpy(out), to_numpy(expected), rtol=0, atol=1e-13)
         assert int(cache.length) == grows.length and cache.key.shape[-2] == 9
     assert np.isnan(to_numpy(layer(x[:, :1, :], mask=mha.causal(), cache=cache))).all()
+    with pytest.raises(ValueError, match="expected the same batch and heads"):
+        layer(x[:1, :1, :], mask=mha.causal(), cache=cache)
 
 
 def test_int8_takes_a_quarter_of_the_memory_of_float32(layer, x):

@@ -115,7 +115,7 @@ test_rows_that_do_not_fit_are_refused = refusals(
             "key.values has dtype float64; expected int8: write key=mha.quantize_rows(key)": lambda: attend(
                 mha.Int8Rows(EYE, EYE[:, :1])
             ),
-            "key.scale has dtype float32; expected float64 beside a query of float64": lambda: attend(
+            "key.scale has dtype float32; expected float64: quantize key in the query's dtype": lambda: attend(
                 mha.Int8Rows(ROWS.values, ROWS.scale.astype("f4"))
             ),
         },
