@@ -135,7 +135,7 @@ def test_rows_in_int8_have_no_gradients():
     with pytest.raises(TypeError, match=message):
         mha.value_and_grad(lambda x: mha.scaled_dot_product_attention(x, ROWS, ROWS).sum())(EYE)
     with pytest.raises(TypeError, match=message):
-        mha.value_and_grad(lambda x: attend(*[mha.quantize_rows(x)] * 2).sum())(EYE)
+        mha.value_and_grad(lambda x: mha.quantize_rows(x).scale.sum())(EYE)
     query = torch.eye(4, requires_grad=True)
     rows = mha.quantize_rows(torch.eye(4))
     with pytest.raises(TypeError, match=message):
