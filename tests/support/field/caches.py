@@ -128,7 +128,7 @@ def one_thread():
         mha.set_num_threads(None)
 
 
-@cell(NARROW, "mha-core")
+@cell(NARROW, "mha-core", "NumPy, mha-native")
 def _(rng):
     query, key, value = (numbers(rng, 1, 2, n, 64) for n in (1, 2**15, 2**15))
     rows = mha.quantize_rows(key), mha.quantize_rows(value)
