@@ -207,6 +207,8 @@ def _plan(
 ) -> Plan:
     inside = () if kept else arrays_in(options)  # a call with arrays in its options has no key
     query, key, value, sink, *scales = arrays  # scales: of keys and values in int8
+    if not kept and (isinstance(key, Int8Rows) or isinstance(value, Int8Rows)):  # they have no dtype, and so no key
+        return Plan(lambda *arrays: operation(*_int8_arrays(*arrays), **options), None)
     if any(isinstance(x, Recorded) for x in (*arrays, *inside)):
         if scales:
             raise TypeError(NO_GRADIENTS_OF_ROWS)
@@ -279,7 +281,7 @@ def _widened(operation: Operation, backend: LoadedBackend, options: Mapping[str,
 
 
 def _joining_scales(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of the arrays that ``int8_arrays`` returns, which calls one of a query, int8 rows and a sink."""
+    """Return a function of the arrays that ``_int8_arrays`` returns, which calls one of a query, int8 rows and a sink."""
 
     def joined(query: Array, key: Array, value: Array, sink: Array | None, key_scale: Array, value_scale: Array) -> Any:
         return function(query, Int8Rows(key, key_scale), Int8Rows(value, value_scale), sink)
@@ -287,7 +289,7 @@ def _joining_scales(function: Callable[..., Any]) -> Callable[..., Any]:
     return joined
 
 
-def int8_arrays(query: Array, key: Rows, value: Rows, sink: Array | None) -> tuple[Any, ...]:
+def _int8_arrays(query: Array, key: Rows, value: Rows, sink: Array | None) -> tuple[Any, ...]:
     """Return the arrays of a call of which key and value are int8 rows. Raises TypeError if only one of them is."""
     if isinstance(key, Int8Rows) and isinstance(value, Int8Rows):
         return query, key.values, value.values, sink, key.scale, value.scale

@@ -6,11 +6,11 @@ from typing import Unpack
 
 from ..algebra import state as states
 from ..algebra.arrays import Array, Index
-from ..algebra.int8 import Int8Rows, Rows
+from ..algebra.int8 import Rows
 from ..algebra.state import AttentionState
 from ..dispatch.selection import check_floating
 from . import check
-from .attend import attention_operation, int8_arrays
+from .attend import attention_operation
 from .attend_vjp import recorded_attention, state_operation
 from .functional import linear
 from .operation import Step
@@ -65,8 +65,6 @@ def scaled_dot_product_attention(query: Array, key: Rows, value: Rows, **options
     array([[1.  , 0.  ],
            [0.33, 0.67]])
     """
-    if type(key) is Int8Rows or type(value) is Int8Rows:
-        return _attention(*int8_arrays(query, key, value, options.pop("sink", None)), **options).out
     return _attention(query, key, value, options.pop("sink", None), **options).out
 
 
@@ -89,8 +87,6 @@ def attention_state(query: Array, key: Rows, value: Rows, **options: Unpack[Opti
     >>> float(mha.attention_state(x, x, x).lse[0])
     0.0
     """
-    if type(key) is Int8Rows or type(value) is Int8Rows:
-        return state_operation(*int8_arrays(query, key, value, options.pop("sink", None)), **options)
     return state_operation(query, key, value, options.pop("sink", None), **options)
 
 
