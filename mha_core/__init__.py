@@ -7,8 +7,9 @@ import sys
 import typing
 
 from . import distributed as distributed
-from .algebra.biases import alibi, relative_bias
+from .algebra.biases import Bias, alibi, relative_bias
 from .algebra.dropout import weight_dropout
+from .algebra.expressions import Mask
 from .algebra.int8 import Int8Rows, Int8Weight
 from .algebra.masks import array_mask, causal, chunks, key_lengths, packed, prefix, segments, window
 from .algebra.state import AttentionState
@@ -47,6 +48,7 @@ from .ops.attention import (
 )
 from .ops.explain import Explanation, explain
 from .ops.functional import dropout, embedding, feed_forward, gelu, layer_norm, linear, relu, rms_norm, silu
+from .ops.functions import block_mask, from_flex, mask_function, score_function
 from .ops.int8 import quantize_rows, quantize_weight
 from .ops.losses import cross_entropy
 from .ops.multi_head import multi_head_attention
@@ -75,6 +77,12 @@ __all__ = [
     "segments",
     "packed",
     "array_mask",
+    "mask_function",
+    "block_mask",
+    "score_function",
+    "from_flex",
+    "Mask",
+    "Bias",
     "alibi",
     "relative_bias",
     "weight_dropout",

@@ -11,6 +11,7 @@ from .algebra.biases import Alibi, ArrayBias, Bias, BiasSum
 from .algebra.blocks import by_batch_slices, visible_blocks
 from .algebra.diagonals import keys_by_distance, place_of_pair, places_of_block, skewed
 from .algebra.expressions import Mask
+from .algebra.functions import BLOCK, MappedMask, codes_of
 from .algebra.grid import Grid, Relation
 from .algebra.int8 import map_rows
 from .algebra.masks import runs
@@ -18,6 +19,7 @@ from .algebra.outline import Outline
 from .algebra.packed import by_sequence, goes_by_sequence, only_packed
 from .algebra.parts import Part
 from .algebra.problem import AttentionProblem
+from .algebra.spans import Span, spans
 from .algebra.state import AttentionState, concat_queries, merge
 from .algebra.structure import Structure
 from .algebra.tiles import Limits, Tile, heads_together, pieces
@@ -34,6 +36,7 @@ from .ops.tree import map_arrays
 __all__ = [
     "ATTENTION_FEATURES",
     "STANDARD_LAYER_FEATURES",
+    "BLOCK",
     "Alibi",
     "ArrayBias",
     "AttentionGradients",
@@ -48,12 +51,14 @@ __all__ = [
     "Grid",
     "Kernel",
     "Limits",
+    "MappedMask",
     "Mask",
     "NoDevice",
     "Outline",
     "Part",
     "Relation",
     "ScoreSum",
+    "Span",
     "Step",
     "Structure",
     "Tile",
@@ -64,6 +69,7 @@ __all__ = [
     "block_state",
     "by_batch_slices",
     "by_sequence",
+    "codes_of",
     "concat_queries",
     "goes_by_sequence",
     "gradient_by_distance",
@@ -85,6 +91,7 @@ __all__ = [
     "score_sum",
     "sink_gradient",
     "skewed",
+    "spans",
     "sum_to",
     "unregister",
     "visible_blocks",

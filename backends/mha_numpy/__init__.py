@@ -61,7 +61,7 @@ def mha_backends() -> Iterable[Backend]:
     )
 
 
-_ATTENTION = ATTENTION_FEATURES - {"bias_term"}
+_ATTENTION = ATTENTION_FEATURES - {"bias_term"} | {"mask_function", "score_function"}
 _ATTENTION_VJP = _ATTENTION - {"lse"} | {"d_lse", "d_bias", "d_sink"}
 _LAYER_VJP = STANDARD_LAYER_FEATURES - {f"feed_forward.activation={name}" for name in ("gelu_tanh", "silu")}
 

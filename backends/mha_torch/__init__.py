@@ -197,13 +197,15 @@ def mha_collectives() -> Iterable[Collectives]:
     yield Collectives("torch.distributed", 1, groups, "mha_torch.ranks:Ranks", install="pip install 'mha-core[torch]'")
 
 
-_VJP = ATTENTION_FEATURES - {"lse"} | {"d_lse", "d_sink", "d_bias", "traced"}
+_MASKED = ATTENTION_FEATURES | {"mask_function"}
+_VJP = _MASKED - {"lse"} | {"d_lse", "d_sink", "d_bias", "traced"}
+_RECOMPUTED = _MASKED - {"bias_term"} | {"score_function"}
 _VARLEN = {"gradient", "traced", "grouped_query", "packed", "key_lengths", "causal", "window"}
 
 _KERNELS: tuple[tuple[str, str, int, str, str, Set[str]], ...] = (
     # op, name, priority, module, what tells the limits ("": nothing does), features
-    ("attention", "recompute", 1, "recompute", "recompute:supports", ATTENTION_FEATURES - {"bias_term"} | _VMAP | _TRACED),
-    ("attention", "sdpa", 0, "sdpa", "sdpa:supports", ATTENTION_FEATURES - {"softcap"} | _GRADIENT | _TRACED),
+    ("attention", "recompute", 1, "recompute", "recompute:supports", _RECOMPUTED | _VMAP | _TRACED),
+    ("attention", "sdpa", 0, "sdpa", "sdpa:supports", _MASKED - {"softcap"} | _GRADIENT | _TRACED),
     ("attention", "varlen", -1, "varlen", "varlen:supports", _VARLEN),
     ("attention_vjp", "onednn", 2, "blocks_vjp", "blocks_vjp:supports_onednn", _VJP),
     ("attention_vjp", "sdpa", 1, "sdpa_vjp", "sdpa_vjp:supports", _VJP - {"softcap", "d_bias"}),

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import array_api_compat.torch as compat
+import torch
 from array_api_compat.torch import *  # noqa: F403
+
+
+def pullback(function: Any, *arrays: Any) -> tuple[Any, Any]:
+    """Return ``function(*arrays)``, and a function from the gradient of the result to those of the arrays."""
+    result: Any = torch.func.vjp(function, *arrays)
+    return result
 
 
 def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Any:

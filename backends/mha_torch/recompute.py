@@ -76,6 +76,7 @@ class _Call:
     def __init__(self, outline: ProblemOutline, wanted: Sequence[int], has_d_out: bool, has_d_lse: bool) -> None:
         self.outline, self.has_d_out, self.has_d_lse = outline, has_d_out, has_d_lse
         self.wanted = [outline.names[at] for at in wanted]
+        self.fields = frozenset(name for name, _ in self.wanted)
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         arrays = list(tensors)
@@ -83,8 +84,9 @@ class _Call:
         d_out = arrays.pop() if self.has_d_out else None
         *inputs, out, lse = arrays
         state: Any = AttentionState(out, lse)
-        gradients = attend_vjp(self.outline.problem(inputs), state, d_out, d_lse, frozenset(self.wanted))
-        return tuple(getattr(gradients, name) for name in self.wanted)
+        gradients = attend_vjp(self.outline.problem(inputs), state, d_out, d_lse, self.fields)
+        fields = ((getattr(gradients, name), at) for name, at in self.wanted)
+        return tuple(field if at is None else field[at] for field, at in fields)
 
 
 class _Gradients(torch.autograd.Function):

@@ -36,9 +36,14 @@ class ProblemOutline:
         self._problem = _mapped(p, put)
         bias = self._problem.bias
         named = {name: getattr(self._problem, name) for name in _LEARNED}
-        named["bias"] = next((x for x in vars(bias).values() if isinstance(x, _Slot)), None) if bias is not None else None
-        self.names = {slot.number: name for name, slot in named.items() if slot is not None}
-        """For tensors with a gradient, the names of these by number, as in ``AttentionGradients``."""
+        self.names: dict[int, tuple[str, int | None]] = {
+            slot.number: (name, None) for name, slot in named.items() if slot is not None
+        }
+        """For tensors with a gradient, by number: the field of ``AttentionGradients``, and a place in it if it has several."""
+        if bias is not None and bias.feature == "score_function":
+            self.names |= {slot.number: ("bias", at) for at, slot in enumerate(bias.inputs)}
+        elif bias is not None:
+            self.names |= {slot.number: ("bias", None) for slot in vars(bias).values() if isinstance(slot, _Slot)}
 
     def problem(self, tensors: Sequence[Tensor]) -> AttentionProblem:
         """Return the problem with these tensors."""
@@ -47,7 +52,10 @@ class ProblemOutline:
 
 
 def _mapped(value: Any, function: Callable[[Any], Any]) -> Any:
-    """Return a value with ``function`` applied to all that is no dataclass, in any depth; itself if nothing changes."""
+    """Return a value with ``function`` applied to all that is no dataclass or tuple, in any depth; itself if none changes."""
+    if type(value) is tuple:
+        mapped = tuple(_mapped(each, function) for each in value)
+        return value if all(x is y for x, y in zip(mapped, value, strict=True)) else mapped
     if not is_dataclass(value) or isinstance(value, _Slot) or not hasattr(value, "__dict__"):
         return function(value)
     old = {field.name: getattr(value, field.name) for field in fields(value)}

@@ -87,7 +87,10 @@ def scores(p: AttentionProblem, rows: AnyIndex, cols: AnyIndex, *, masked: bool 
 
     ``masked=False`` leaves the mask out; every pair must then be known to attend.
     """
-    return biased(p, products(p, rows, cols), rows, cols, masked=masked)
+    s = products(p, rows, cols)
+    if p.bias is not None:
+        s = grouped(p, p.bias.added(ungrouped(p, s), p.grid(rows, cols)))
+    return hidden(p, s, rows, cols) if masked else s
 
 
 def products(p: AttentionProblem, rows: AnyIndex, cols: AnyIndex) -> Array:
@@ -99,14 +102,9 @@ def products(p: AttentionProblem, rows: AnyIndex, cols: AnyIndex) -> Array:
     return s if p.softcap is None else p.softcap * xp.tanh(s / p.softcap)
 
 
-def biased(p: AttentionProblem, s: Array, rows: AnyIndex, cols: AnyIndex, *, masked: bool) -> Array:
-    """Return ``products`` with the bias added, and -inf where masked unless ``masked`` is false."""
-    xp, grid = p.xp, p.grid(rows, cols)
-    if p.bias is not None:
-        s = s + xp.astype(grouped(p, p.bias.block(grid)), s.dtype, copy=False)
-    if masked and p.mask is not None:
-        s = xp.where(grouped(p, p.mask.block(grid)), s, -math.inf)
-    return s
+def hidden(p: AttentionProblem, s: Array, rows: AnyIndex, cols: AnyIndex) -> Array:
+    """Return scores with -inf where masked."""
+    return s if p.mask is None else p.xp.where(grouped(p, p.mask.block(p.grid(rows, cols))), s, -math.inf)
 
 
 def dropped(p: AttentionProblem, x: Array, rows: AnyIndex, cols: AnyIndex) -> Array:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from .arrays import AnyIndex, Array, Namespace, pick
-from .attention import biased, dropped, grouped, kept, products, ungrouped, upcast
+from .attention import dropped, grouped, hidden, kept, products, ungrouped, upcast
 from .biases import BiasSum
 from .block_sum import BlockSum
 from .blocks import batch_slice_size, block_shape, visible_blocks
@@ -133,8 +133,12 @@ def block_gradients(
     k, v = (upcast(p, pick(xp, x, kept(p, cols), -2))[..., :, None, :, :] for x in (p.key, p.value))
     lse, delta = (grouped(p, pick(xp, x[..., None], rows, -2)) for x in (terms.lse, terms.delta))
 
-    capped = products(p, rows, cols)
-    w = xp.exp(biased(p, capped, rows, cols, masked=masked) - lse)
+    capped, pull = products(p, rows, cols), None
+    s = capped
+    if p.bias is not None:
+        s, pull = p.bias.pullback(ungrouped(p, capped), p.grid(rows, cols), of_arrays="bias" in wanted)
+        s = grouped(p, s)
+    w = xp.exp((hidden(p, s, rows, cols) if masked else s) - lse)
     if "value" in wanted:
         gradients = gradients._replace(value=_over_groups(p, dropped(p, w, rows, cols), do))
     if wanted.isdisjoint({"query", "key", "bias"}):
@@ -142,8 +146,10 @@ def block_gradients(
     # by selection, since the value of a key that this query does not see may be NaN to others
     dw = dropped(p, xp.matmul(do, xp.matrix_transpose(v)), rows, cols)
     ds = xp.where(w == 0, 0, w * (dw - delta))
-    if "bias" in wanted:
-        gradients = gradients._replace(bias=ungrouped(p, ds))
+    if pull is not None:
+        of_scores, of_bias = pull(ungrouped(p, ds))
+        ds = grouped(p, of_scores)
+        gradients = gradients._replace(bias=of_bias if "bias" in wanted else None)
     if p.softcap is not None:
         t = capped / p.softcap
         ds = ds * (1 - t * t)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
@@ -41,6 +42,17 @@ class Bias(Term):
 
     def __init_subclass__(cls) -> None:
         cls.feature = vars(cls).get("feature", Bias.feature)
+
+    def added(self, scores: Array, grid: Grid) -> Array:
+        """Return a block of scores, (..., H, len(grid.rows), len(grid.cols)), with the bias added."""
+        return scores + grid.xp.astype(self.block(grid), scores.dtype, copy=False)
+
+    def pullback(self, scores: Array, grid: Grid, *, of_arrays: bool) -> tuple[Array, Callable[[Array], tuple[Array, Any]]]:
+        """Return ``added(scores, grid)``, and a function from its gradient to that of the scores, and to what ``sum`` adds up.
+
+        ``of_arrays``: whether the latter is wanted.
+        """
+        return self.added(scores, grid), lambda d: (d, d)
 
     def part(self, xp: Namespace, part: Part) -> Bias:
         """Return the bias of a part of the problem, in the part's indices."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import IntEnum
@@ -31,6 +32,24 @@ class Grid:
     offset: int | Array = 0
     dtype: Any = None
     """The dtype of scores, and so of biases."""
+    leading: tuple[int, ...] = (1,)
+    """The batch axes and the number of heads, ``(..., H)``, of the whole problem."""
+
+    @cached_property
+    def batch_index(self) -> Array:
+        """The number of each batch element, ``(..., 1, 1, 1)``, in the order of memory; 0 without batch axes."""
+        *batch, _ = self.leading
+        number = index_array(self.xp, range(math.prod(batch)), self.device)
+        return self.xp.reshape(number, (*batch, 1, 1, 1))
+
+    @cached_property
+    def head_index(self) -> Array:
+        return index_array(self.xp, range(self.leading[-1]), self.device)[:, None, None]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(..., H, len(rows), len(cols))."""
+        return (*self.leading, len(self.rows), len(self.cols))
 
     @cached_property
     def query_index(self) -> Array:
@@ -76,6 +95,8 @@ class Term:
     """A function of (query, key) pairs that is evaluated block by block: a mask or a bias."""
 
     reads_query_position = False
+    reads_heads = False
+    """True if it reads the numbers of batch elements and heads."""
     label = ""
     """The name in error messages."""
 
@@ -109,11 +130,18 @@ class Term:
             for name, value in term._fields():
                 if is_array(value):
                     yield term.label if name == "array" else f"{term.label}({name})", value
+                elif type(value) is tuple:
+                    yield from ((f"{term.label}({name}[{at}])", x) for at, x in enumerate(value) if is_array(x))
 
     @property
     def may_differ_in_batch(self) -> bool:
         """True if values may differ between elements of the batch, as those of arrays with batch axes."""
-        return any(True for _ in self.arrays())
+        return self.reads_any_heads or any(True for _ in self.arrays())
+
+    @property
+    def reads_any_heads(self) -> bool:
+        """True if this term, or one inside it, reads the numbers of batch elements and heads."""
+        return any(term.reads_heads for term in self.walk())
 
     def _fields(self) -> Iterator[tuple[str, Any]]:
         names = (field.name for field in fields(self)) if is_dataclass(self) else tuple(vars(self))

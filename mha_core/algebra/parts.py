@@ -83,7 +83,8 @@ class Part:
     def whole(self, grid: Grid) -> Grid:
         """Return a block of the part as a block of the problem, with all heads."""
         rows, cols = _composed(self.rows, grid.rows), _composed(self.cols, grid.cols)
-        return Grid(grid.xp, grid.device, rows, cols, self.offset, grid.dtype)
+        leading = (*grid.leading[:-1], self.num_heads or grid.leading[-1])
+        return Grid(grid.xp, grid.device, rows, cols, self.offset, grid.dtype, leading)
 
 
 def known_relation(mask: Mask, grid: Grid) -> Relation:
@@ -123,6 +124,10 @@ class PartOf(Term):
 
     def walk(self) -> Iterator[Term]:
         yield self
+
+    @property
+    def reads_heads(self) -> bool:  # type: ignore[override]
+        return bool(self.inner.reads_any_heads)
 
     @property
     def may_differ_in_batch(self) -> bool:

@@ -92,7 +92,7 @@ class AttentionProblem:
 
     def grid(self, rows: AnyIndex, cols: AnyIndex) -> Grid:
         """Return the block of ``rows`` and ``cols``, both in the caller's indices."""
-        return Grid(self.xp, self.device, rows, cols, self.offset, self.compute_dtype)
+        return Grid(self.xp, self.device, rows, cols, self.offset, self.compute_dtype, self.rows_shape[:-1])
 
     def with_arrays(self, query: Array, key: Rows, value: Rows, **changes: Any) -> AttentionProblem:
         """Return the same problem with other arrays, and with ``changes`` of other fields."""

@@ -77,6 +77,7 @@ class Structure:
             "packed": self.packed is not None,
             "array_mask": self.array is not None,
             "mask": self.rest is not None,
+            "mask_function": self.rest is not None and self.rest.reads_any_heads,
         }
         return frozenset(name for name, is_present in present.items() if is_present)
 

@@ -114,7 +114,9 @@ def _take_along_axis(xp: Namespace, x: Any, indices: Any, *, axis: int = -1) -> 
 
 
 def getitem(xp: Namespace, x: Array, key: Any) -> Any:
-    """x[key], for a key of integers, slices, None and ``...``, or of one array of integers and whole axes."""
+    """x[key], for a key of integers, slices, None and ``...``; of one array of integers and whole axes; or of several, which
+    begin with the first axis.
+    """
     keys = tuple(
         _indices(xp, x, each) if isinstance(each, list) else each for each in (key if isinstance(key, tuple) else (key,))
     )
@@ -123,10 +125,18 @@ def getitem(xp: Namespace, x: Array, key: Any) -> Any:
         return x[keys], [lambda d: placed(xp, d, keys, tuple(x.shape))]
     (at, *more), others = arrays, [each for each in keys if not is_array_like(each)]
     index = keys[at]
-    if more or any(each is not Ellipsis and each != slice(None) for each in others) or not xp.isdtype(index.dtype, "integral"):
+    has_rule = all(each is Ellipsis or each == slice(None) for each in others) and not (more and arrays[-1] >= len(arrays))
+    if not has_rule or any(not xp.isdtype(keys[each].dtype, "integral") for each in arrays):
         raise TypeError(
-            "an index of several arrays, or of a boolean array, has no rule for gradients: use one array of integers, or where"
+            "an index of a boolean array, or of arrays and numbers, has no rule for gradients: "
+            "use arrays of integers, one for each of the first axes, or where"
         )
+    if more:
+        sizes, numbers = x.shape[: len(arrays)], 0
+        for size, each in zip(sizes, keys, strict=False):
+            numbers = numbers * size + xp.where(each < 0, each + size, each)
+        value, pulls = _take(xp, xp.reshape(x, (math.prod(sizes), *x.shape[len(arrays) :])), numbers, axis=0)
+        return value, [lambda d: xp.reshape(pulls[0](d), x.shape)]
     axis = at - len(keys) + x.ndim if Ellipsis in others[:at] else at
     return _take(xp, x, index, axis=axis)
 

@@ -37,6 +37,9 @@ values are not as wide as queries. broadcast: the batch axes of query, key and v
 _INT8 = frozenset({"int8"})
 """A weight is an ``Int8Weight``, or keys and values are ``Int8Rows``."""
 
+FUNCTION_FEATURES = frozenset({"mask_function", "score_function"})
+"""A mask, or a bias, is or contains a function of batch, head, query and key. A kernel reads it through ``p.grid``."""
+
 OPTION_FEATURES = frozenset({"mask", "bias", "scale", "softcap", "sink", "query_offset"})
 """The options of attention that were given to an operation made of smaller ones."""
 
@@ -71,13 +74,13 @@ LAYER_VJPS = tuple(f"{name}_vjp" for name in _COMPOSITES)
 """Operations made of smaller ones together with their gradients."""
 
 FEATURES: Mapping[str, frozenset[str]] = {
-    "attention": ATTENTION_FEATURES | _DROPOUT | _INT8,
-    "attention_weights": ATTENTION_FEATURES - {"lse", "value_dim"} | _DROPOUT,
+    "attention": ATTENTION_FEATURES | FUNCTION_FEATURES | _DROPOUT | _INT8,
+    "attention_weights": ATTENTION_FEATURES - {"lse", "value_dim"} | FUNCTION_FEATURES | _DROPOUT,
     **dict.fromkeys(("linear", "layer_norm", "rms_norm", "gelu", "relu", "silu", "rotary"), frozenset()),
     "linear_int8": frozenset(),
     **{name: features | _INT8 for name, features in _COMPOSITES.items()},
     **{f"{name}_vjp": features for name, features in _COMPOSITES.items()},
-    "attention_vjp": ATTENTION_FEATURES - {"lse"} | _DROPOUT | {"d_lse", "d_bias", "d_sink"},
+    "attention_vjp": ATTENTION_FEATURES - {"lse"} | FUNCTION_FEATURES | _DROPOUT | {"d_lse", "d_bias", "d_sink"},
     **dict.fromkeys((*VJPS, "adamw"), frozenset()),
 }
 """The features that a call of each operation may use, besides ``STATE_FEATURES``."""

@@ -13,10 +13,11 @@ from functools import partial
 from typing import Any
 
 from ..algebra import attention as algebra
-from ..algebra.arrays import Array, compute_dtype, dtype_name
+from ..algebra.arrays import Array, compute_dtype
 from ..algebra.biases import Bias, as_bias
 from ..algebra.dropout import WeightDropout
 from ..algebra.expressions import Mask, as_mask
+from ..algebra.functions import is_floating
 from ..algebra.grid import check_aligned, check_integers
 from ..algebra.independence import independent_rows
 from ..algebra.int8 import Int8Rows, Rows
@@ -25,6 +26,7 @@ from ..algebra.state import AttentionState
 from ..algebra.structure import structure_of
 from ..algebra.visibility import seen_keys, without_unseen_keys
 from ..autodiff.recorded import Recorded
+from ..autodiff.score_function import ScoreFunction
 from ..dispatch.advice import cast
 from ..dispatch.backend import LoadedBackend
 from ..dispatch.context import ALGEBRA, NO_DEMANDS, Demands, demands
@@ -32,7 +34,7 @@ from ..dispatch.contract import STATE_FEATURES, Call
 from ..dispatch.kernels import Decision, decide, describe
 from ..dispatch.selection import backend_of, check_floating, check_same_device, in_host_memory
 from . import check
-from .int8 import NO_GRADIENTS_OF_ROWS
+from .int8 import NO_GRADIENTS_OF_ROWS, check_rows, int8_arrays, joining_scales, widened
 from .operation import Operation, PendingCall, Plan, key_of
 from .options import unknown
 from .tree import arrays_in
@@ -70,7 +72,7 @@ def prepare(
     backend = check_floating(query=query) if isinstance(key, Int8Rows) else check_floating(query=query, key=key, value=value)
     for name, x in (("key", key), ("value", value)):
         if isinstance(x, Int8Rows):
-            _check_rows(backend, name, x, query)
+            check_rows(backend, name, x, query)
     check_same_device(query, [*checked, *added])
 
     shape = scores_shape(query, key, value, sink)
@@ -79,7 +81,8 @@ def prepare(
     if not isinstance(offset, int):
         check_integers(xp, "query_offset", offset, shape[:-3], "the batch shape")
     for name, x in added:
-        _check_added(backend, name, x, query)
+        if not isinstance(bias, ScoreFunction) or is_floating(xp, x):  # it may read the numbers of documents
+            _check_added(backend, name, x, query)
     for name, term in (("mask", mask), ("bias", bias), ("weight_dropout", weight_dropout)):
         for part in () if term is None else term.walk():
             part.check(xp, shape)
@@ -130,21 +133,6 @@ def template(p: AttentionProblem, query: Array, key: Rows, value: Rows) -> tuple
 
 def _with_head_axis(*arrays: Any) -> Iterator[Any]:
     return (x[None, ...] if x.ndim == 2 else x for x in arrays)
-
-
-def _check_rows(backend: LoadedBackend, name: str, x: Int8Rows, query: Array) -> None:
-    """Raise TypeError or ValueError unless keys or values in int8 fit each other and the query."""
-    check_same_device(query, [(f"{name}.values", x.values), (f"{name}.scale", x.scale)])
-    if x.values.dtype != backend.xp.int8:
-        raise TypeError(f"{name}.values has dtype {x.values.dtype}; expected int8: write {name}=mha.quantize_rows({name})")
-    wide = compute_dtype(backend.xp, query.dtype)
-    if x.scale.dtype != wide:
-        raise TypeError(
-            f"{name}.scale has dtype {x.scale.dtype}; expected {dtype_name(wide)}: quantize {name} in the query's dtype"
-        )
-    expected = (*x.shape[:-1], 1)
-    if tuple(x.scale.shape) != expected:
-        raise ValueError(f"{name}.scale has shape {tuple(x.scale.shape)}; expected {expected}, a number for each row")
 
 
 def _check_added(backend: LoadedBackend, name: str, x: Array, query: Array) -> None:
@@ -208,7 +196,7 @@ def _plan(
     inside = () if kept else arrays_in(options)  # a call with arrays in its options has no key
     query, key, value, sink, *scales = arrays  # scales: of keys and values in int8
     if not kept and (isinstance(key, Int8Rows) or isinstance(value, Int8Rows)):  # they have no dtype, and so no key
-        return Plan(lambda *arrays: operation(*_int8_arrays(*arrays), **options), None)
+        return Plan(lambda *arrays: operation(*int8_arrays(*arrays), **options), None)
     if any(isinstance(x, Recorded) for x in (*arrays, *inside)):
         if scales:
             raise TypeError(NO_GRADIENTS_OF_ROWS)
@@ -222,7 +210,7 @@ def _plan(
     p = p.with_arrays(p.query, p.key, p.value, asked=features | {"lse"} if lse else features)
     call, decision = _choose(p, backend)
     if scales and decision.run is None and _has_kernel_for_floats(p, backend, call):
-        return Plan(partial(_widened, operation, backend, options), None)
+        return Plan(partial(widened, operation, backend, options), None)
     fill: Callable[..., AttentionProblem]
     fill, unchanged = template(p, query, key, value) if kept else (lambda *_, **__: p, False)
     prepared = decision.prepared(p) if kept and decision.prepared is not None else None
@@ -259,7 +247,7 @@ def _plan(
         )
 
     if scales:
-        return Plan(_joining_scales(compute), _joining_scales(bind))
+        return Plan(joining_scales(compute), joining_scales(bind))
     return Plan(compute if direct is None else direct, bind)
 
 
@@ -268,33 +256,6 @@ def _has_kernel_for_floats(p: AttentionProblem, backend: LoadedBackend, call: Ca
     if p.bias is not None and p.query.dtype != p.compute_dtype:  # the bias may have the dtype of the query
         return False
     return decide(backend.name, replace(call, features=call.features - {"int8"}, dtype=p.compute_dtype)).run is not None
-
-
-def _widened(operation: Operation, backend: LoadedBackend, options: Mapping[str, Any], *arrays: Any) -> AttentionState:
-    """Return attention whose keys and values are widened at once, by a kernel that does not read int8."""
-    xp, (query, key, value, sink, *scales) = backend.xp, arrays
-    wide = compute_dtype(xp, query.dtype)
-    key, value = (Int8Rows(x, scale).widened(xp, wide) for x, scale in zip((key, value), scales, strict=True))
-    sink = None if sink is None else xp.astype(sink, wide, copy=False)
-    state: AttentionState = operation(xp.astype(query, wide, copy=False), key, value, sink, **options)
-    return AttentionState(xp.astype(state.out, query.dtype, copy=False), state.lse)
-
-
-def _joining_scales(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of the arrays that ``_int8_arrays`` returns, which calls one of a query, int8 rows and a sink."""
-
-    def joined(query: Array, key: Array, value: Array, sink: Array | None, key_scale: Array, value_scale: Array) -> Any:
-        return function(query, Int8Rows(key, key_scale), Int8Rows(value, value_scale), sink)
-
-    return joined
-
-
-def _int8_arrays(query: Array, key: Rows, value: Rows, sink: Array | None) -> tuple[Any, ...]:
-    """Return the arrays of a call of which key and value are int8 rows. Raises TypeError if only one of them is."""
-    if isinstance(key, Int8Rows) and isinstance(value, Int8Rows):
-        return query, key.values, value.values, sink, key.scale, value.scale
-    kinds = f"key is {type(key).__name__}, value is {type(value).__name__}"
-    raise TypeError(f"{kinds}: expected arrays, or Int8Rows for both, as quantize_rows makes them")
 
 
 def _finds_nan(p: AttentionProblem) -> bool:

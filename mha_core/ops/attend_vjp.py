@@ -12,6 +12,7 @@ from ..algebra.attention_vjp import AttentionGradients
 from ..algebra.problem import AttentionProblem
 from ..algebra.state import AttentionState
 from ..autodiff.recorded import Recorded, plain_value
+from ..autodiff.score_function import ScoreFunction
 from ..dispatch.backend import LoadedBackend
 from ..dispatch.contract import Call
 from ..dispatch.kernels import Decision, decide, describe
@@ -73,21 +74,26 @@ def recorded_attention(lse: bool, *arrays: Any, **options: Any) -> AttentionStat
     recorded: dict[str, list[Any]] = {
         name: [x for x in arrays_in(value) if isinstance(x, Recorded)] for name, value in options.items()
     }
-    bias, *more = recorded.pop("bias", []) or [None]
+    bias: Any = options.get("bias")
+    is_function, of_bias = isinstance(bias, ScoreFunction), recorded.pop("bias", [])
+    named = {("bias", at): x for at, x in enumerate(bias.inputs if is_function else of_bias[:1])}
+    more = [] if is_function else of_bias[1:]
     for name, arrays_without_rule in {**recorded, "a second array of the bias": more}.items():
         if arrays_without_rule:
             raise TypeError(
                 f"{name} has no rule for gradients: pass a plain number or array; a learned scale can multiply the query"
             )
-    inputs = dict(zip(("query", "key", "value", "sink", "bias"), (*arrays, bias), strict=True))
+    inputs: dict[Any, Any] = dict(zip(("query", "key", "value", "sink"), arrays, strict=True)) | named
     active = {name: x for name, x in inputs.items() if isinstance(x, Recorded)}
-    wanted = frozenset(active)
+    wanted = frozenset("bias" if name in named else name for name in active)
     values, plain = [plain_value(x) for x in arrays], map_arrays(options, plain_value)
     state: AttentionState = state_operation(*values, **plain)
 
     def pull(d: AttentionState) -> Mapping[str, Array | None]:
         gradients: AttentionGradients = attention_gradients(*values, *state, *d, wanted=wanted, **plain)
-        return gradients._asdict()
+        by_name: dict[Any, Any] = gradients._asdict()
+        of_bias = by_name.pop("bias")
+        return by_name | {("bias", at): d for at, d in enumerate(of_bias if is_function and of_bias else [of_bias])}
 
     result: Any = state if lse else state._replace(lse=None)  # type: ignore[arg-type]
     return recorded_state(active, result, pull, (*arrays, *arrays_in(options)), fresh=True)
@@ -162,11 +168,12 @@ def _in_shape(p: AttentionProblem, shapes: Mapping[str, tuple[int, ...]], gradie
 def _placeholders(
     backend: LoadedBackend, p: AttentionProblem, arrays: Mapping[str, Array], wanted: frozenset[str]
 ) -> AttentionGradients:
-    inputs = {**arrays, **({} if p.bias is None else {"bias": next((x for _, x in p.bias.arrays()), None)})}
-    wanted_inputs = {name: x for name, x in inputs.items() if x is not None and name in wanted}
-    return AttentionGradients(
-        **{name: backend.placeholder(tuple(x.shape), x.dtype, p.device) for name, x in wanted_inputs.items()}
-    )
+    def placeholder(x: Any) -> Any:
+        return tuple(map(placeholder, x)) if type(x) is tuple else backend.placeholder(tuple(x.shape), x.dtype, p.device)
+
+    of_bias = [] if p.bias is None else [x for _, x in p.bias.arrays()]
+    inputs = {**arrays, "bias": tuple(of_bias) if isinstance(p.bias, ScoreFunction) else next(iter(of_bias), None)}
+    return AttentionGradients(**{name: placeholder(x) for name, x in inputs.items() if x is not None and name in wanted})
 
 
 state_operation = attention_operation(recorded_attention, lse=True)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 from ..algebra import int8
-from ..algebra.arrays import Array
-from ..algebra.int8 import Int8Rows, Int8Weight
-from ..dispatch.selection import check_floating
+from ..algebra.arrays import Array, compute_dtype, dtype_name
+from ..algebra.int8 import Int8Rows, Int8Weight, Rows
+from ..algebra.state import AttentionState
+from ..dispatch.backend import LoadedBackend
+from ..dispatch.selection import check_floating, check_same_device
 from . import check
 from .composite import composite
 from .elementary import Examined
+from .operation import Operation
 
 NO_GRADIENTS = "int8 weights are for inference, and have no gradients: train the layer that was quantized"
 """The message of the TypeError if gradients are recorded: those of rounded numbers are 0."""
@@ -79,3 +84,48 @@ def _examine(x: Array, w: Int8Weight, b: Array | None) -> Examined:
 
 
 linear_int8 = composite("linear_int8", lambda x, w, b: {"x": x, "w": w, "b": b}, _examine, smaller_operations=False)
+
+
+# attention whose keys and values are int8 rows
+
+
+def check_rows(backend: LoadedBackend, name: str, x: Int8Rows, query: Array) -> None:
+    """Raise TypeError or ValueError unless keys or values in int8 fit each other and the query."""
+    check_same_device(query, [(f"{name}.values", x.values), (f"{name}.scale", x.scale)])
+    if x.values.dtype != backend.xp.int8:
+        raise TypeError(f"{name}.values has dtype {x.values.dtype}; expected int8: write {name}=mha.quantize_rows({name})")
+    wide = compute_dtype(backend.xp, query.dtype)
+    if x.scale.dtype != wide:
+        raise TypeError(
+            f"{name}.scale has dtype {x.scale.dtype}; expected {dtype_name(wide)}: quantize {name} in the query's dtype"
+        )
+    expected = (*x.shape[:-1], 1)
+    if tuple(x.scale.shape) != expected:
+        raise ValueError(f"{name}.scale has shape {tuple(x.scale.shape)}; expected {expected}, a number for each row")
+
+
+def widened(operation: Operation, backend: LoadedBackend, options: Mapping[str, Any], *arrays: Any) -> AttentionState:
+    """Return attention whose keys and values are widened at once, by a kernel that does not read int8."""
+    xp, (query, key, value, sink, *scales) = backend.xp, arrays
+    wide = compute_dtype(xp, query.dtype)
+    key, value = (Int8Rows(x, scale).widened(xp, wide) for x, scale in zip((key, value), scales, strict=True))
+    sink = None if sink is None else xp.astype(sink, wide, copy=False)
+    state: AttentionState = operation(xp.astype(query, wide, copy=False), key, value, sink, **options)
+    return AttentionState(xp.astype(state.out, query.dtype, copy=False), state.lse)
+
+
+def joining_scales(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of the arrays that ``int8_arrays`` returns, which calls one of a query, int8 rows and a sink."""
+
+    def joined(query: Array, key: Array, value: Array, sink: Array | None, key_scale: Array, value_scale: Array) -> Any:
+        return function(query, Int8Rows(key, key_scale), Int8Rows(value, value_scale), sink)
+
+    return joined
+
+
+def int8_arrays(query: Array, key: Rows, value: Rows, sink: Array | None) -> tuple[Any, ...]:
+    """Return the arrays of a call of which key and value are int8 rows. Raises TypeError if only one of them is."""
+    if isinstance(key, Int8Rows) and isinstance(value, Int8Rows):
+        return query, key.values, value.values, sink, key.scale, value.scale
+    kinds = f"key is {type(key).__name__}, value is {type(value).__name__}"
+    raise TypeError(f"{kinds}: expected arrays, or Int8Rows for both, as quantize_rows makes them")

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mha_core.plugin import Tile, places_of_block
+from mha_core.plugin import BiasSum, Tile, places_of_block
 
 from ..scratch import scratch
 from .masks_and_biases import Heads
@@ -43,6 +43,25 @@ class MatrixGradient:
             target = target[tuple(slice(0, 1) if axis in wide else slice(None) for axis in range(5))]
         target.flags.writeable = True  # np.broadcast_to returns a view that is not, of an array that is
         target += pairs
+
+
+@dataclass(slots=True)
+class FunctionGradient:
+    """The gradients of the arrays of a score function, which the function's pullback returns for each tile."""
+
+    sums: BiasSum
+    grid: Any
+    """A block of the problem, whose dtype is that of the sums."""
+
+    def room(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        return scratch("d_scores", shape, dtype)
+
+    def add(self, heads: Heads, tile: Tile, ds: np.ndarray) -> None:
+        pass
+
+    def add_arrays(self, of_arrays: Any) -> None:
+        """Add the gradients of the arrays from one tile."""
+        self.sums.add(self.grid, of_arrays)
 
 
 @dataclass(slots=True)

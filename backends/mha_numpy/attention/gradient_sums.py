@@ -18,7 +18,7 @@ from mha_core.plugin import (
     sum_to,
 )
 
-from .bias_gradients import BiasGradient, DistanceGradient, MatrixGradient
+from .bias_gradients import BiasGradient, DistanceGradient, FunctionGradient, MatrixGradient
 from .gradient_tiles import write_delta
 from .masks_and_biases import Matrix
 from .subproblem import Subproblem
@@ -39,6 +39,7 @@ class Sums:
             self.value.fill(0)
         self.bias: list[np.ndarray] = []
         self.distances: list[DistanceGradient] = []
+        self.functions: list[FunctionGradient] = []
 
     def _like(self, x: Any) -> np.ndarray:
         """Return an uninitialised array for all batch elements, laid out like x if it has as many."""
@@ -72,6 +73,11 @@ class Sums:
         """Return what adds up the gradient of a subproblem's bias; None if it is not wanted."""
         if "bias" not in self.wanted:
             return None
+        if subproblem.function is not None:
+            assert self.p.bias is not None
+            of_function = FunctionGradient(self.p.bias.sum(np), self.p.grid(range(1), range(1)))
+            self.functions.append(of_function)
+            return of_function
         if isinstance(gradient.bias, Matrix):
             return MatrixGradient(gradient.bias.array)
         key_heads, group, length = subproblem.query.shape[1:4]
@@ -90,8 +96,20 @@ class Sums:
             if name in self.wanted:
                 totals[name] = _total([total], x)
         if "bias" in self.wanted:
-            totals["bias"] = _total(self.bias, p.bias.array) if isinstance(p.bias, ArrayBias) else self._of_table()
+            totals["bias"] = self._of_bias()
         return AttentionGradients(**totals)
+
+    def _of_bias(self) -> Any:
+        p = self.p
+        if isinstance(p.bias, ArrayBias):
+            return _total(self.bias, p.bias.array)
+        if not self.functions:
+            return self._of_table()
+        assert p.bias is not None
+        total = p.bias.sum(np)
+        for each in self.functions:
+            total.add(each.grid, each.sums.sums)  # type: ignore[attr-defined]
+        return total.whole(p.device)
 
     def _of_table(self) -> Any:
         """Return the gradient of a table of relative biases, from its sums by distance."""

@@ -11,7 +11,7 @@ all pairs are finite and normal, and masks multiply by 0 and 1. Elsewhere masked
 from __future__ import annotations
 
 import math
-from collections.abc import Set
+from collections.abc import Callable, Set
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ import numpy as np
 from mha_core.plugin import Tile
 
 from ..scratch import scratch
-from .bias_gradients import BiasGradient
+from .bias_gradients import BiasGradient, FunctionGradient
 from .masks_and_biases import Heads
 from .subproblem import Subproblem, longest_norm
 
@@ -78,7 +78,7 @@ class HeadGradients:
     def _bound(self, q: np.ndarray) -> float:
         """Upper bound on abs(t) + abs(lse / ln b), by Cauchy-Schwarz; infinite with a bias, NaN if a number is NaN."""
         s = self.subproblem
-        if s.bias is not None:
+        if s.adds:
             return math.inf
         if s.softcap is None:
             bound = longest_norm(q[..., :-1], s.dtype) * s.longest_key(self.heads) * abs(s.scale * self.unit)
@@ -105,12 +105,14 @@ class HeadGradients:
         for at, tile in enumerate(tiles):
             span = slice(tile.rows.start * group, tile.rows.stop * group)
             q, do = self.queries.query[:, :, span], self.queries.d_out[:, :, span]
-            w, slope = self._weights(tile, k, q)
+            w, slope, pull = self._weights(tile, k, q)
             if "value" in wanted:
                 _add_product(w, do[..., :-1], d_value, fresh=at == 0)
             if not self.needs_scores:
                 continue
             ds = self._d_scores(tile, v, do, w)
+            if pull is not None:
+                ds = self._pulled(pull, ds)
             if slope is not None:
                 ds *= slope
             if "key" in wanted:
@@ -120,19 +122,29 @@ class HeadGradients:
         if "key" in wanted:
             np.multiply(sum_key, s.scale * self.unit**2, out=d_key)
 
-    def _weights(self, tile: Tile, k: np.ndarray, q: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return w, (batch, key heads, cols, rows * group), exactly 0 where a pair does not attend, and the softcap's slope."""
-        s, heads, slope = self.subproblem, self.heads, None
+    def _weights(
+        self, tile: Tile, k: np.ndarray, q: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray | None, Callable[..., Any] | None]:
+        """Return w, (batch, key heads, cols, rows * group), exactly 0 where a pair does not attend, and slopes.
+
+        These are the softcap's, and the pullback of the score function.
+        """
+        s, heads, slope, pull = self.subproblem, self.heads, None, None
         shape = (*k.shape[:3], q.shape[2])
         w = scratch("weights", shape, s.dtype)
-        if s.softcap is None:
+        if s.softcap is None and s.function is None:
             np.matmul(k, q.swapaxes(-1, -2), out=w)
         else:
             np.matmul(k[..., :-1], q[..., :-1].swapaxes(-1, -2), out=w)
-            np.tanh(w, out=w)
-            slope = np.multiply(w, w, out=scratch("slope", shape, s.dtype))
-            np.subtract(1, slope, out=slope)
-            w *= s.softcap / s.base.ln
+            if s.softcap is not None:
+                np.tanh(w, out=w)
+                slope = np.multiply(w, w, out=scratch("slope", shape, s.dtype))
+                np.subtract(1, slope, out=slope)
+                w *= s.softcap / s.base.ln
+            if s.function is not None:
+                scores = s.pairs(w).copy()  # the pullback may read them
+                value, pull = s.function.pullback(scores, heads, tile, of_arrays=isinstance(self.bias, FunctionGradient))
+                s.pairs(w)[...] = value
             w -= np.ascontiguousarray(q[..., None, :, -1])
         if s.bias is not None:  # the base is e
             pairs = s.pairs(w)
@@ -140,13 +152,20 @@ class HeadGradients:
         if not self.queries.clamps:
             s.base.power(w, out=w)
             s.hide(w, heads, tile, 0.0)
-            return w, slope
+            return w, slope, pull
         s.hide(w, heads, tile, -math.inf)
         floor, least = s.base.floor(w.dtype.char)
         np.maximum(w, np.repeat(floor, w.shape[-1]), out=w)  # laid out like w: a single number takes four times as long
         s.base.power(w, out=w)
         w -= least  # exactly 0 for what is hidden or far below lse
-        return w, slope
+        return w, slope, pull
+
+    def _pulled(self, pull: Callable[..., Any], ds: np.ndarray) -> np.ndarray:
+        """Return the gradient of the scores that a function received; add those of its arrays."""
+        of_scores, of_arrays = pull(self.subproblem.pairs(ds))
+        if isinstance(self.bias, FunctionGradient):
+            self.bias.add_arrays(of_arrays)
+        return np.ascontiguousarray(of_scores).reshape(ds.shape)
 
     def _d_scores(self, tile: Tile, v: np.ndarray, do: np.ndarray, w: np.ndarray) -> np.ndarray:
         """Return ds = w (v do^T - delta); add it to the bias's gradient."""

@@ -130,7 +130,7 @@ def _groups(subproblems: list[Subproblem], *, together: bool) -> Iterator[list[t
         return
     for at, heads in every:
         # a mask is evaluated once for all heads
-        for of_task in [heads] if subproblems[at].evaluate_mask is not None else [[each] for each in heads]:
+        for of_task in [heads] if subproblems[at].tile_mask is not None else [[each] for each in heads]:
             yield [(at, of_task)]
 
 
@@ -142,11 +142,11 @@ def _heads_of(s: Subproblem) -> list[Heads]:
 
 def _tile_shape(s: Subproblem) -> tuple[int, int]:
     """Return the number of keys and the number of queries of a tile, at most."""
-    batch, key_heads, group, length, _ = s.query.shape
+    group, length = s.query.shape[2:4]
     rows = min(length, max(1, _ROWS // group))
     cols = max(_COLS, _PAIRS // (rows * group)) if s.band == (None, None) else _BAND_COLS
-    if s.evaluate_mask is not None:
-        cols = min(cols, max(16, _MASK_PAIRS // (batch * key_heads * group * length)))
+    if s.tile_mask is not None:
+        cols = min(cols, max(16, _MASK_PAIRS // (s.tile_mask.copies * length)))
     return cols, rows
 
 

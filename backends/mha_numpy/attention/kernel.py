@@ -87,13 +87,13 @@ def _tasks(subproblem: Subproblem, least: int) -> Iterator[Task]:
     """
     (batch, key_heads, group, length, dim), (num_keys, width) = subproblem.query.shape, subproblem.value.shape[2:]
     numbers = _SCRATCH // subproblem.dtype.itemsize
-    views_only = subproblem.bias is None and subproblem.mask is None and subproblem.evaluate_mask is None
+    views_only = not subproblem.adds and subproblem.mask is None and subproblem.tile_mask is None
     per_query = group * (dim + 2 * width)  # the query, the running sum, and what a tile adds to it
     per_pair = group * (1 if views_only else 2.25)  # the score; a bias or mask as numbers, and a mask as bytes
     per_key = dim + width if subproblem.copies else 0
     num_rows = max(1, min(_ROWS // group, numbers // 2 // per_query))
-    if subproblem.evaluate_mask is not None:
-        num_rows = min(num_rows, max(16, _MASK_PAIRS // (batch * max(1, num_keys))))
+    if subproblem.tile_mask is not None:
+        num_rows = min(num_rows, max(16, _MASK_PAIRS // (subproblem.tile_mask.copies * max(1, num_keys))))
     together = 1  # heads
     if length <= num_rows:
         cols = min(num_keys, num_keys if subproblem.band == (None, None) else _EDGE)
@@ -106,13 +106,13 @@ def _tasks(subproblem: Subproblem, least: int) -> Iterator[Task]:
     edge = min(size, max(_EDGE, _EDGE_PAIRS // (longest * group * together)))
     for rows in all_rows:
         # a mask is evaluated once for all heads
-        for heads in [all_heads] if subproblem.evaluate_mask is not None else [[each] for each in all_heads]:
+        for heads in [all_heads] if subproblem.tile_mask is not None else [[each] for each in all_heads]:
             yield Task(subproblem, rows, heads, size, edge, len(heads) * together * _cost(subproblem, rows))
 
 
 def _cost(subproblem: Subproblem, rows: range) -> float:
     """Estimated ns for one head: 1e11 operations a second, a few passes over the scores, and reading keys and values."""
     width = subproblem.query.shape[-1] + subproblem.value.shape[-1]
-    return len(subproblem.band.keys_of(rows, range(subproblem.num_keys))) * (
-        len(rows) * subproblem.query.shape[2] * (0.02 * width + 1) + 0.3 * width
-    )
+    masked, num_keys = subproblem.tile_mask, subproblem.num_keys
+    keys = len(subproblem.band.keys_of(rows, range(num_keys))) if masked is None else masked.mean_keys(rows, num_keys)
+    return keys * (len(rows) * subproblem.query.shape[2] * (0.02 * width + 1) + 0.3 * width)

@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mha_core import Int8Rows
-from mha_core.plugin import AttentionProblem, Limits, Relation, bias_by_distance, goes_by_sequence, map_rows, runs
+from mha_core.plugin import AttentionProblem, Limits, bias_by_distance, goes_by_sequence, map_rows, runs
 
 from .exponential import FASTEST, NATURAL
 from .masks_and_biases import Matrix, PairValues, Toeplitz
+from .score_functions import FunctionOfTile
 from .subproblem import Subproblem
+from .tile_masks import TileMask, grouped_pairs
 
 _SHARED = 96  # tokens of short sequences that share a subproblem: fewer make more calls, more make more hidden pairs
 _BATCH = 512  # tokens from which sequences of equal length become a separate batch
@@ -55,13 +57,15 @@ def split(p: AttentionProblem, out: Any, lse: Any) -> Iterator[Subproblem]:
         arrays, batch = arrays.map(lambda x: x[None]), (1,)
     as_written = s.rest is not None or s.packed is not None  # the mask is evaluated as the caller wrote it
     pairs = p.query.shape[-2], len(s.keys)
-    array = None if as_written or s.array is None else _grouped_pairs(p, s.array, batch, pairs)
-    bias = _bias(p, batch)
+    array = None if as_written or s.array is None else grouped_pairs(p, s.array, batch, pairs)
+    function = p.bias is not None and p.bias.feature == "score_function"
+    bias = _no_bias if function else _bias(p, batch)
     for at in np.ndindex(*batch[:-1]):
         subproblem = _subproblem(p, arrays.at(at), Limits() if as_written else s.band)
         subproblem.bias = bias(at)
+        subproblem.function = None if not function else FunctionOfTile(p, batch, at)
         subproblem.mask = None if array is None else Matrix(array[at])
-        subproblem.evaluate_mask = partial(_evaluate_mask, p, batch, at) if as_written else None
+        subproblem.tile_mask = TileMask(p, batch, at) if as_written else None
         if as_written or s.key_lengths is None:
             yield subproblem
         else:
@@ -141,19 +145,18 @@ def _stacked(x: Any, *, start: int, count: int, length: int) -> Any:
     return np.moveaxis(x.reshape(*x.shape[:-2], count, length, x.shape[-1], copy=False), -3, -4)
 
 
-def _grouped_pairs(p: AttentionProblem, array: Any, batch: tuple[int, ...], pairs: tuple[int, int]) -> np.ndarray:
-    """Return an array that broadcasts to (..., H, l, s) as (..., K, G, l, s), a view."""
-    return np.broadcast_to(array, (*batch, p.query.shape[-3], *pairs)).reshape(*batch, -1, p.num_groups, *pairs, copy=False)
+def _no_bias(at: tuple[int, ...]) -> None:
+    return None
 
 
 def _bias(p: AttentionProblem, batch: tuple[int, ...]) -> Callable[[tuple[int, ...]], PairValues | None]:
     """Return a function from an index of the leading batch axes to the bias: Toeplitz if by distance only, else full."""
     if p.bias is None:
-        return lambda at: None
+        return _no_bias
     keys, length = p.structure.keys, p.query.shape[-2]
     if not p.bias.by_distance:  # an array already
         array = p.bias.block(p.grid(range(length), keys))
-        matrix = _grouped_pairs(p, array, batch, (length, len(keys)))
+        matrix = grouped_pairs(p, array, batch, (length, len(keys)))
         return lambda at: Matrix(matrix[at])
     values: Any = bias_by_distance(p)
     values = values[..., 0, :]
@@ -161,15 +164,3 @@ def _bias(p: AttentionProblem, batch: tuple[int, ...]) -> Callable[[tuple[int, .
     values = np.ascontiguousarray(np.broadcast_to(values, (*elements, *values.shape[-2:])), dtype=p.compute_dtype)
     by_distance = values.reshape(*elements, -1, p.num_groups, values.shape[-1])
     return lambda at: Toeplitz(by_distance[at], len(keys))
-
-
-def _evaluate_mask(p: AttentionProblem, batch: tuple[int, ...], at: tuple[int, ...], rows: range, cols: range) -> Any:
-    """Return which of these pairs attend: None for all, False for none, else booleans (batch, key heads, group, rows, cols)."""
-    start = p.structure.keys.start
-    grid = p.grid(rows, range(start + cols.start, start + cols.stop))
-    assert p.mask is not None
-    relation = p.mask.relation(grid)
-    if relation is not Relation.SOME:
-        return None if relation is Relation.ALL else False
-    pairs: Any = p.mask.block(grid)
-    return _grouped_pairs(p, pairs, batch, (len(rows), len(cols)))[at]

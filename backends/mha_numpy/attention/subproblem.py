@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any, Self
@@ -16,6 +16,8 @@ from mha_core.plugin import Limits, Tile, pieces
 from ..scratch import for_blas, readable_by_blas, scratch
 from .exponential import Base
 from .masks_and_biases import Heads, Matrix, PairValues, Toeplitz
+from .score_functions import FunctionOfTile
+from .tile_masks import TileMask
 
 _SLAB = 1024  # keys whose norms are computed at a time
 
@@ -48,8 +50,10 @@ class Subproblem:
     mask: Matrix | None = None
     """True where a pair attends."""
     bias: PairValues | None = None
-    evaluate_mask: Callable[[range, range], Any] | None = None
-    """For a mask that no view can express: (rows, cols) -> which pairs attend; None for all of them, False for none."""
+    tile_mask: TileMask | None = None
+    """A mask that no view can express; the band is then part of it."""
+    function: FunctionOfTile | None = None
+    """What takes the place of scores."""
     sequences: tuple[int, ...] = ()
     """Lengths of packed sequences that ``mask`` separates. NaN still spreads among them, as 0 times NaN is NaN."""
     _longest: dict[tuple[int, int], float] = field(default_factory=dict)
@@ -58,6 +62,11 @@ class Subproblem:
     @property
     def num_keys(self) -> int:
         return self.key.shape[2]
+
+    @property
+    def adds(self) -> bool:
+        """True if scores are changed after the softcap, so that no bound on them is known."""
+        return self.bias is not None or self.function is not None
 
     @property
     def copies(self) -> bool:
@@ -88,7 +97,8 @@ class Subproblem:
         """Return one batch element with its first ``num_keys`` keys."""
         mask = None if self.mask is None else self.mask.element(b)
         bias = None if self.bias is None else self.bias.element(b)
-        return self.part(slice(b, b + 1), slice(None), slice(num_keys), mask=mask, bias=bias)
+        function = None if self.function is None else self.function.element(b)
+        return self.part(slice(b, b + 1), slice(None), slice(num_keys), mask=mask, bias=bias, function=function)
 
     def each_sequence(self, rows: range) -> Iterator[tuple[Self, range]]:
         """Yield a subproblem for each sequence with queries among ``rows``, and the range of these queries in the sequence."""
@@ -100,20 +110,18 @@ class Subproblem:
 
     def tiles(self, rows: range, size: int, edge: int) -> list[Tile]:
         """Return the tiles of these queries: at most ``size`` keys each, ``edge`` where the band cuts across."""
-        tiles = list(self.band.tiles(rows, range(self.num_keys), size, edge))
-        return tiles if self.evaluate_mask is None else self._masked(tiles)
+        tiles = self.band.tiles(rows, range(self.num_keys), size, edge)
+        if self.tile_mask is None:
+            return list(tiles)
+        return [masked for tile in tiles for masked in self.tile_mask.tiles(tile.rows, tile.cols)]
 
     def tiles_of_keys(self, cols: range, size: int) -> list[Tile]:
         """Return the tiles of all queries that may see some of these keys, at most ``size`` queries each."""
         cut, rows = self.band != (None, None), self.band.rows_of(cols, range(self.query.shape[3]))
         tiles = [Tile(cols, some, cut) for some in pieces(rows, size, even=True)]
-        return tiles if self.evaluate_mask is None else self._masked(tiles)
-
-    def _masked(self, tiles: list[Tile]) -> list[Tile]:
-        """Return the tiles with their masks, without those in which no pair attends."""
-        assert self.evaluate_mask is not None
-        masks = [(tile, self.evaluate_mask(tile.rows, tile.cols)) for tile in tiles]
-        return [tile._replace(mask=mask) for tile, mask in masks if mask is not False]
+        if self.tile_mask is None:
+            return tiles
+        return [masked for tile in tiles for masked in self.tile_mask.of_all_keys(tile.rows, cols)]
 
     def cut_rows(self, tile: Tile) -> list[range]:
         """Return the queries of a tile for which the band hides some of its keys."""
@@ -155,20 +163,22 @@ class Subproblem:
                     cut *= seen.view(heads, rows, tile.cols)
                 else:
                     np.copyto(cut, fill, where=hidden.view(heads, rows, tile.cols))
-        for mask in self._masks(heads, tile):
+        for rows, mask in self._masks(heads, tile):
+            cut = pairs[..., rows.start - tile.rows.start : rows.stop - tile.rows.start, :]
             if fill == 0:  # a branch for each pair would take longer than a product
                 numbers = scratch("seen", mask.shape, self.dtype)
                 np.copyto(numbers, mask)
-                pairs *= numbers
+                cut *= numbers
             else:
-                np.copyto(pairs, fill, where=np.logical_not(mask, out=scratch("hidden", mask.shape, np.dtype(bool))))
+                np.copyto(cut, fill, where=np.logical_not(mask, out=scratch("hidden", mask.shape, np.dtype(bool))))
 
-    def _masks(self, heads: Heads, tile: Tile) -> Iterator[np.ndarray]:
-        """Yield the masks of a tile besides the band: booleans that broadcast to (batch, key heads, cols, rows, group)."""
+    def _masks(self, heads: Heads, tile: Tile) -> Iterator[tuple[range, np.ndarray]]:
+        """Yield masks of a tile besides the band: some queries, and booleans (batch, key heads, cols, these queries, group)."""
         if self.mask is not None:
-            yield self.mask.view(heads, tile.rows, tile.cols)
+            yield tile.rows, self.mask.view(heads, tile.rows, tile.cols)
         if tile.mask is not None:
-            yield tile.mask[heads].transpose(0, 1, 4, 3, 2)
+            rows, mask = tile.mask
+            yield rows, mask[heads].transpose(0, 1, 4, 3, 2)
 
 
 def longest_norm(x: np.ndarray | Int8Rows, dtype: Any) -> float:

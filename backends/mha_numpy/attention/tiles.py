@@ -60,7 +60,7 @@ def _scaled_queries(subproblem: Subproblem, heads: Heads, rows: range) -> np.nda
 def _bound(subproblem: Subproblem, heads: Heads, query: np.ndarray) -> float:
     """Upper bound on abs(t), by Cauchy-Schwarz; infinite if it is not worth computing, NaN if a query or key has NaN."""
     (*_, n, dim), num_keys = query.shape, subproblem.num_keys
-    if subproblem.bias is not None or n * num_keys < (n + num_keys) * dim:  # a pass over the scores costs less than the norms
+    if subproblem.adds or n * num_keys < (n + num_keys) * dim:  # a pass over the scores costs less than the norms
         return math.inf
     if subproblem.softcap is None:
         bound = longest_norm(query, subproblem.dtype) * subproblem.longest_key(heads)
@@ -160,6 +160,8 @@ class _Sums:
         if subproblem.bias is not None:  # the base is e
             pairs = subproblem.pairs(s)
             pairs += subproblem.bias.view(self.heads, tile.rows, tile.cols)
+        if subproblem.function is not None:  # likewise
+            subproblem.function.apply(subproblem.pairs(s), self.heads, tile)
         return s
 
     def _shift(self, s: np.ndarray, out: np.ndarray, total: np.ndarray, top: np.ndarray) -> None:

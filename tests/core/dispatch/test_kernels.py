@@ -26,7 +26,7 @@ from mha_core.algebra.biases import as_bias
 from mha_core.algebra.structure import Structure
 from mha_core.dispatch.contract import ATTENTION_FEATURES, BIAS_FEATURES, LAYER_FEATURES, MASK_FEATURES, OPTION_FEATURES
 from mha_core.ops.attend import prepare
-from mha_core.plugin import AttentionProblem, Bias
+from mha_core.plugin import AttentionProblem, Bias, Mask
 
 each_feature = pytest.mark.parametrize("feature", FEATURES)
 
@@ -136,7 +136,7 @@ def test_a_kernel_that_lacks_the_feature_is_never_asked(installed, arguments, fe
 def test_every_part_of_a_structure_has_a_feature():
     bare = Structure(range(3))
     optional = [field.name for field in fields(Structure) if field.default is None]
-    structures = [replace(bare, **{name: object()}) for name in optional]
+    structures = [replace(bare, **{name: Mask() if name == "rest" else object()}) for name in optional]
     structures += [replace(bare, band=band) for band in [(None, 0), (0, None), (0, 0)]]
     assert optional
     assert all(structure.features for structure in structures)

@@ -1,0 +1,110 @@
+"""Masks that no view can express, evaluated for the queries and keys of a tile.
+
+The mask of such a tile is a pair: some of its queries, and which of their pairs attend, (batch, key heads, group, rows, cols).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from mha_core.plugin import BLOCK, AttentionProblem, MappedMask, Relation, Tile, codes_of, spans
+
+
+@dataclass(frozen=True)
+class TileMask:
+    """The mask of a problem for the batch elements at ``at`` of its leading batch axes; ``batch``: all of them."""
+
+    p: AttentionProblem
+    batch: tuple[int, ...]
+    at: tuple[int, ...]
+
+    @cached_property
+    def copies(self) -> int:
+        """The number of batch elements and heads that the mask tells apart."""
+        assert self.p.mask is not None
+        return max(1, math.prod(self.p.mask.block(self._grid(range(1), range(1))).shape[:-2]))
+
+    def tiles(self, rows: range, cols: range) -> Iterator[Tile]:
+        """Yield tiles that cover the attending pairs of some queries and keys, with the masks of some of their queries."""
+        mask = self.p.mask
+        assert mask is not None
+        relation = mask.relation(self._grid(rows, cols))
+        if relation is Relation.ALL:
+            yield Tile(cols, rows)
+        if relation is not Relation.SOME:
+            return
+        codes = self._codes
+        pairs = self._pairs(rows, cols) if codes is None else None
+        first, first_col = (rows.start, cols.start) if codes is None else (0, 0)
+        if pairs is not None:
+            of_tiles: Any = codes_of(np, pairs, len(rows), len(cols))
+            codes, rows, cols = of_tiles.tolist(), range(len(rows)), range(len(cols))
+        assert codes is not None
+        for its_rows, its_cols, masked in spans(codes, rows, cols):
+            seen, some, keys = (_shifted(x, by) for x, by in ((its_rows, first), (masked, first), (its_cols, first_col)))
+            if not masked:
+                yield Tile(keys, seen)
+            elif pairs is None:
+                yield Tile(keys, seen, mask=(some, self._pairs(some, keys)))
+            else:
+                part = pairs[..., masked.start : masked.stop, its_cols.start : its_cols.stop]
+                yield Tile(keys, seen, mask=(some, part))
+
+    @cached_property
+    def _codes(self) -> Sequence[Sequence[int]] | None:
+        """The ``Relation`` of each tile of ``BLOCK`` queries and keys, if the mask has a map."""
+        p = self.p
+        return p.mask.codes_at(p.offset) if isinstance(p.mask, MappedMask) and not p.structure.keys.start else None
+
+    def mean_keys(self, rows: range, num_keys: int) -> float:
+        """Return how many keys these queries see, about."""
+        codes = [] if self._codes is None else self._codes[rows.start // BLOCK : -(-rows.stop // BLOCK)]
+        hidden = [line.count(Relation.NONE) / len(line) for line in codes] or [0.0]
+        return num_keys * (1 - sum(hidden) / len(hidden))
+
+    def of_all_keys(self, rows: range, cols: range) -> Iterator[Tile]:
+        """Yield one such tile at most, which has all of the keys."""
+        tiles = list(self.tiles(rows, cols))
+        if not tiles:
+            return
+        seen = range(min(tile.rows.start for tile in tiles), max(tile.rows.stop for tile in tiles))
+        if len(tiles) == 1 and tiles[0].cols == cols:
+            yield tiles[0]
+            return
+        shape = np.broadcast_shapes(*(tile.mask[1].shape[:3] for tile in tiles if tile.mask is not None), (1, 1, 1))
+        pairs = np.zeros((*shape, len(seen), len(cols)), dtype=bool)
+        for tile in tiles:
+            pairs[..., _within(tile.rows, seen), _within(tile.cols, cols)] = True
+            if tile.mask is not None:
+                rows, mask = tile.mask
+                pairs[..., _within(rows, seen), _within(tile.cols, cols)] = mask
+        yield Tile(cols, seen, mask=(seen, pairs))
+
+    def _grid(self, rows: range, cols: range) -> Any:
+        start = self.p.structure.keys.start
+        return self.p.grid(rows, range(start + cols.start, start + cols.stop))
+
+    def _pairs(self, rows: range, cols: range) -> np.ndarray:
+        assert self.p.mask is not None
+        array: Any = self.p.mask.block(self._grid(rows, cols))
+        return grouped_pairs(self.p, array, self.batch, (len(rows), len(cols)))[self.at]
+
+
+def _shifted(index: range, by: int) -> range:
+    return range(index.start + by, index.stop + by)
+
+
+def _within(index: range, other: range) -> slice:
+    """Return the place of an index in another one."""
+    return slice(index.start - other.start, index.stop - other.start)
+
+
+def grouped_pairs(p: AttentionProblem, array: Any, batch: tuple[int, ...], pairs: tuple[int, int]) -> np.ndarray:
+    """Return an array that broadcasts to (..., H, l, s) as (..., K, G, l, s), a view."""
+    return np.broadcast_to(array, (*batch, p.query.shape[-3], *pairs)).reshape(*batch, -1, p.num_groups, *pairs, copy=False)
