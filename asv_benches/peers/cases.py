@@ -16,7 +16,8 @@ from mha_conformance.bench.layer import Layer
 from mha_conformance.bench.texts import MODEL, Texts
 from mha_conformance.bench.timing import Work
 
-from . import attention, language, layer, runtimes, texts, training
+from . import attention, functions, language, layer, runtimes, texts, training
+from .functions import MASKS, SCORES, FunctionAttention, with_built_in
 from .language import Writing
 from .native import LEVELS
 from .texts import TextStep
@@ -66,6 +67,7 @@ SDPA = Peer("torch SDPA", attention.sdpa, ("torch",))
 SDPA_BFLOAT16 = Peer("torch SDPA, bfloat16", attention.sdpa, ("torch",))
 SDPA_ARRAY = Peer("torch SDPA, mask as an array", attention.sdpa, ("torch",))
 FLEX = Peer("torch flex_attention, compiled", attention.flex, ("torch",))
+FLEX_FUNCTION = Peer("torch flex_attention, compiled", functions.flex, ("torch",))
 SDPA_STEP = Peer("torch SDPA, with its gradients", attention.sdpa_step, ("torch",))
 SDPA_BACKWARD = Peer("torch SDPA, gradients alone", attention.sdpa_backward, ("torch",))
 JAX = Peer("jax.nn.dot_product_attention", attention.jax_nn, ("jax",))
@@ -130,6 +132,17 @@ CASES = (
     _attention("window of 256, 1x8x8192x64", MEASURED | _goals(0.15, 0.3), peer=SDPA_ARRAY, window=256),
     _attention("attention 1x8x2048x64, causal", MEASURED, peer=FLEX),
     _attention("window of 256, 1x8x8192x64", MEASURED, peer=FLEX, window=256),
+    *(
+        replace(
+            _attention(f"{kind} as {what}, {sizes}", MEASURED, peer=FLEX_FUNCTION, kind=FunctionAttention),
+            problem=FunctionAttention(*map(int, sizes.split("x")), kind=kind),
+            ours=ours,
+        )
+        for sizes in ("1x8x2048x64", "1x8x8192x64")
+        for kind in (*MASKS, *SCORES)
+        for what, ours in (("a function", None), ("an option", with_built_in))
+        if (kind, what) != ("dilated", "an option")
+    ),
     _attention("decode 1x8x1x64, 8192 keys", 1.1, 1.05, 0.49, 0.53, keys=8192),
     _attention("decode 1x32x1x64, 8192 keys of 8 heads", None, None, 0.31, 0.40, keys=8192, kv_heads=8),
     *(

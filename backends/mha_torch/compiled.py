@@ -20,7 +20,7 @@ from torch.utils import _pytree
 from mha_core import Int8Rows, KeyValueCache
 from mha_core.plugin import Step, is_overridden
 
-_PLAIN = (bool, str, torch.dtype, torch.device, type(None), FunctionType)
+_PLAIN = (bool, str, bytes, torch.dtype, torch.device, type(None), FunctionType)
 _SYMBOLS = {torch.SymInt: int, torch.SymFloat: float}
 _LEAF = "leaf"
 """The description of a tensor, an int or a float. torch may trace a number that changes from call to call as a symbol."""

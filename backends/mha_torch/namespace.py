@@ -10,8 +10,15 @@ from array_api_compat.torch import *  # noqa: F403
 
 
 def pullback(function: Any, *arrays: Any) -> tuple[Any, Any]:
-    """Return ``function(*arrays)``, and a function from the gradient of the result to those of the arrays."""
-    result: Any = torch.func.vjp(function, *arrays)
+    """Return ``function(*arrays)``, and a function from the gradient of the result to those of the arrays.
+
+    Raises TypeError if the function reads another tensor that requires a gradient, which would get none.
+    """
+    again = torch.is_grad_enabled()  # while gradients are differentiated
+    with torch.enable_grad():
+        result: Any = torch.func.vjp(function, *(arrays if again else [x.detach() for x in arrays]))
+    if result[0].requires_grad and not again:
+        raise TypeError("a score function reads a tensor that requires a gradient: pass it in the arrays of mha.score_function")
     return result
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, reduce
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -17,9 +18,11 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from mha_core.plugin import (
+    BLOCK,
     AttentionProblem,
     AttentionState,
     Call,
+    MappedMask,
     Relation,
     by_sequence,
     concat_queries,
@@ -36,6 +39,7 @@ from .shapes import contiguous_rows, fits, four_axes, mask_on_four_axes, padded,
 
 _MASK = 1 << 20  # elements in the mask of a block: 4 MB in float32
 _ROWS = 512  # queries in a block, at most: larger blocks would compute more scores outside a band
+_MAPPED_ROWS = 256  # likewise, for a mask with a map: fewer lose more to merging than they save
 _STEP = 128  # keys that are tested together: at both ends of its reach, a block drops steps that no query sees
 
 _flash: Any = torch._scaled_dot_product_flash_attention_for_cpu  # the kernel of SDPA on the CPU; it returns the log-sum-exp
@@ -179,7 +183,12 @@ def _bias_by_distance(p: AttentionProblem) -> Tensor | None:
 
 def _block(p: AttentionProblem, rows: range) -> AttentionState:
     """Return the state of some queries over the keys that any of them may see, with a floating-point mask."""
-    cols = _reach(p, rows)
+    codes = _codes(p)
+    return _of_keys(p, rows, _reach(p, rows)) if codes is None else _mapped_block(p, rows, codes)
+
+
+def _of_keys(p: AttentionProblem, rows: range, cols: range, *, masked: bool = True) -> AttentionState:
+    """Return the state of some queries over some of the caller's keys; without ``masked``, all of these pairs attend."""
     query: Any = p.query[..., rows.start : rows.stop, :]
     out: Any
     lse: Any
@@ -190,7 +199,7 @@ def _block(p: AttentionProblem, rows: range) -> AttentionState:
         return AttentionState(out, lse)
     start = p.structure.keys.start
     key, value = (x[..., cols.start - start : cols.stop - start, :] for x in (p.key, p.value))
-    mask = mask_of(p, rows, cols)
+    mask = mask_of(p, rows, cols) if masked else None
     if mask is None:
         return _fused(p, query, key, value)
     # a fully masked row is computed over all keys, then replaced by zeros: torch's paths treat such rows differently
@@ -200,10 +209,34 @@ def _block(p: AttentionProblem, rows: range) -> AttentionState:
     return AttentionState(torch.where(empty, 0, out), lse)
 
 
+def _codes(p: AttentionProblem) -> Sequence[bytes] | None:
+    """Return which tiles of the mask attend, if it has a map, and states of some keys can be merged without rounding twice."""
+    if not isinstance(p.mask, MappedMask) or p.bias is not None or p.structure.keys.start:
+        return None
+    return p.mask.codes_at(p.offset) if _has_lse(p) and p.query.dtype not in _HALF else None
+
+
+def _mapped_block(p: AttentionProblem, rows: range, codes: Sequence[bytes]) -> AttentionState:
+    """Return the state of some queries, merged from those of keys that all of them see, and of others with a mask."""
+    lines = codes[rows.start // BLOCK : (rows.stop - 1) // BLOCK + 1]
+    shares = [{*column} for column in zip(*lines, strict=True)]
+    states: list[AttentionState] = []
+    start = 0
+    for share, tiles in groupby(shares, key=lambda column: column.pop() if len(column) == 1 else Relation.SOME):
+        stop = start + len(list(tiles)) * BLOCK
+        cols = range(start, min(stop, p.key.shape[-2]))
+        if share != Relation.NONE:
+            states.append(_of_keys(p, rows, cols, masked=share == Relation.SOME))
+        start = stop
+    return reduce(partial(merge, p.xp), states) if states else _of_keys(p, rows, range(0), masked=False)
+
+
 def _row_blocks(p: AttentionProblem) -> Sequence[range]:
     """Return blocks of queries with small masks. A mask or bias with arrays may differ between heads and batch elements."""
+    if _codes(p) is not None:
+        return pieces(range(p.query.shape[-2]), _MAPPED_ROWS)
     terms = [x for x in (p.mask, p.bias) if x is not None]
-    by_head = any(True for x in terms for _ in x.arrays()) or (p.bias is not None)
+    by_head = any(x.may_differ_in_batch for x in terms) or (p.bias is not None)
     each = p.structure.band.most_keys(_ROWS, len(p.structure.keys)) * (math.prod(p.rows_shape[:-1]) if by_head else 1)
     return pieces(range(p.query.shape[-2]), min(_ROWS, max(16, _MASK // max(1, each))))
 

@@ -12,7 +12,7 @@ from mha_core.shared import LoadedBackend, check, check_name, device_of, find_ba
 from .backend import DTYPES, BackendUnderTest, CannotJudge
 
 NEEDED = """
-abs any arange argmax argsort asarray astype bitwise_and bitwise_right_shift bitwise_xor bool broadcast_to clip concat exp
+abs all any arange argmax argsort asarray astype bitwise_and bitwise_right_shift bitwise_xor bool broadcast_to clip concat exp
 finfo flip float32 floor full iinfo int16 int64 int8 isdtype isfinite isnan log matmul matrix_transpose max maximum mean
 min minimum ones ones_like permute_dims reshape round searchsorted sqrt stack sum take take_along_axis tanh uint32 uint8 where
 zeros zeros_like

@@ -33,6 +33,7 @@ def _softmax(xp: Any, x: Any) -> Any:
 # name: (namespace, x, y, integers) -> result; NumPy gives the expected one, and x and y are exact in every dtype
 FUNCTIONS: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "abs": lambda xp, x, y, i: xp.abs(x),
+    "all": lambda xp, x, y, i: xp.all(x > 1, axis=-1, keepdims=True),
     "any": lambda xp, x, y, i: xp.any(x > 1, axis=-1, keepdims=True),
     "arange": lambda xp, x, y, i: x[0, :] + xp.astype(xp.arange(3, device=device_of(x)), x.dtype),
     "argmax": lambda xp, x, y, i: xp.argmax(x, axis=-1),

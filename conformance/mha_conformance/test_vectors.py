@@ -1,4 +1,4 @@
-"""The 150 test cases of the ONNX operators, from the package ``onnx`` if it is installed."""
+"""The 161 test cases of the ONNX operators, from the package ``onnx`` if it is installed."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from .arrays import Array, Namespace, is_array
@@ -65,7 +66,10 @@ def called(term: Any, function: Callable[..., Any], grid: Grid, inputs: Sequence
 
 def is_floating(xp: Namespace, x: Any) -> bool:
     """Return whether an array is of floating numbers, such as bfloat16, which some namespaces do not know."""
-    return not xp.isdtype(x.dtype, ("bool", "integral", "complex floating"))
+    try:
+        return not xp.isdtype(x.dtype, ("bool", "integral", "complex floating"))
+    except TypeError:  # NumPy's isdtype raises it for dtypes of other packages
+        return True
 
 
 def name_of(function: Any) -> str:
@@ -88,6 +92,8 @@ class MappedMask(Mask):
     batch: tuple[int, ...] | None = None
     """The batch axes and the number of heads that it was made for; None if it does not depend on them."""
     num_heads: int | None = None
+    sees_every_key: bool = False
+    """True if in each batch element and head some query sees each key."""
     label = "block_mask"
 
     @property
@@ -96,9 +102,17 @@ class MappedMask(Mask):
         whole = b"".join(self.codes)
         return {relation.name.lower(): whole.count(relation) for relation in Relation}
 
+    @cached_property
+    def kept(self) -> dict[str, Any]:
+        """What kernels keep beside the mask, by their names. It ends with the mask."""
+        return {}
+
     def codes_at(self, offset: int | Array) -> tuple[bytes, ...] | None:
         """Return the map for calls with this ``query_offset``; None if it was made for another."""
         return self.codes if isinstance(offset, int) and offset == self.offset else None
+
+    def __repr__(self) -> str:
+        return f"block_mask({self.num_queries} queries, {self.num_keys} keys: {self.counts})"
 
     def block(self, grid: Grid) -> Array:
         return self.inner.block(grid)
@@ -124,27 +138,29 @@ class MappedMask(Mask):
 
 def codes_of(xp: Namespace, block: Array, num_rows: int, num_cols: int) -> Array:
     """Return the ``Relation`` of each tile, (tiles of queries, tiles of keys); ``block`` broadcasts to (..., rows, cols)."""
-    some, every = xp.any(block, axis=_leading(block)), xp.all(block, axis=_leading(block))
-    for axis, size in ((0, num_rows), (1, num_cols)):
-        some, every = (_tiled(xp, x, axis, size, reduce) for x, reduce in ((some, xp.any), (every, xp.all)))
-    return xp.astype(some, xp.uint8) + xp.astype(every, xp.uint8)
+    return reduced(xp, block, num_rows, num_cols)[0]
 
 
-def _leading(x: Array) -> tuple[int, ...]:
-    return tuple(range(x.ndim - 2))
+def reduced(xp: Namespace, block: Array, num_rows: int, num_cols: int) -> tuple[Array, Array]:
+    """Return ``codes_of``, and which keys some query sees, (..., cols)."""
+    some, every = (_tiled(xp, block, -2, num_rows, reduce) for reduce in (xp.any, xp.all))
+    seen, leading = xp.any(some, axis=-2), tuple(range(block.ndim - 2))
+    some, every = xp.any(some, axis=leading), xp.all(every, axis=leading)
+    some, every = (_tiled(xp, x, -1, num_cols, reduce) for x, reduce in ((some, xp.any), (every, xp.all)))
+    return xp.astype(some, xp.uint8) + xp.astype(every, xp.uint8), seen
 
 
 def _tiled(xp: Namespace, x: Array, axis: int, size: int, reduce: Callable[..., Any]) -> Array:
-    """Return x (rows, cols) with an axis, of ``size`` members or 1, reduced over each ``BLOCK`` members."""
-    count = -(-size // BLOCK)
+    """Return x (..., rows, cols) with an axis, of ``size`` members or 1, reduced over each ``BLOCK`` members."""
+    axis, count = axis + x.ndim, -(-size // BLOCK)
     if x.shape[axis] == 1:
-        return xp.repeat(x, count, axis=axis)
+        return xp.broadcast_to(x, (*x.shape[:axis], count, *x.shape[axis + 1 :]))
     whole = size // BLOCK * BLOCK
     before, after = x.shape[:axis], x.shape[axis + 1 :]
     parts = []
     if whole:
-        inside = x[(slice(None),) * axis + (slice(0, whole),)]
+        inside = x[(slice(None),) * axis + (slice(0, whole), ...)]
         parts.append(reduce(xp.reshape(inside, (*before, whole // BLOCK, BLOCK, *after)), axis=axis + 1))
     if whole < size:
-        parts.append(reduce(x[(slice(None),) * axis + (slice(whole, size),)], axis=axis, keepdims=True))
+        parts.append(reduce(x[(slice(None),) * axis + (slice(whole, size), ...)], axis=axis, keepdims=True))
     return xp.concat(parts, axis=axis)

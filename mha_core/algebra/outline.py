@@ -34,8 +34,8 @@ class Outline:
     """A dataclass without the arrays in it, such as a problem or a mask. Equal outlines differ in these arrays only."""
 
     kind: type
-    inside: tuple[tuple[str, Outline | None], ...]
-    """The fields that hold another dataclass, or an array, which is None here."""
+    inside: tuple[tuple[Any, Outline | None], ...]
+    """The fields that hold another dataclass, a tuple of arrays, or an array, which is None here; of a tuple, its indices."""
     fixed: tuple[tuple[str, Fixed], ...]
     """All other fields."""
 
@@ -48,6 +48,8 @@ class Outline:
             x = getattr(value, name)
             if isinstance(x, array):
                 inside.append((name, None))
+            elif type(x) is tuple and any(isinstance(each, array) for each in x):
+                inside.append((name, cls(tuple, tuple((at, None) for at in range(len(x))), ())))
             elif _consists_of_fields(x):
                 inside.append((name, cls.of(x, array)))
             else:
@@ -57,7 +59,7 @@ class Outline:
     def arrays(self, value: Any) -> Iterator[Any]:
         """Yield what a value of this outline has in the places of the arrays; None for all those of a part that is None."""
         for name, part in self.inside:
-            x = None if value is None else getattr(value, name)
+            x = None if value is None else value[name] if self.kind is tuple else getattr(value, name)
             if part is None:
                 yield x
             else:
@@ -66,6 +68,8 @@ class Outline:
     def filled(self, arrays: Iterable[Any]) -> Any:
         """Return the value with these arrays, given in the order of ``arrays``."""
         remaining = iter(arrays)
+        if self.kind is tuple:
+            return tuple(next(remaining) for _ in self.inside)
         value: Any = object.__new__(self.kind)  # what a constructor would check has been checked
         for name, x in self.fixed:
             object.__setattr__(value, name, x.value)

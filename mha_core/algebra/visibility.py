@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from .arrays import Array, at_least, broadcast_shapes
+from .functions import MappedMask
 from .grid import Relation, over_heads
 from .int8 import Rows, map_rows
 from .problem import AttentionProblem
@@ -35,6 +36,8 @@ def seen_keys(p: AttentionProblem) -> Array | None:
     """Return which of the remaining keys are seen, broadcasting to (..., H, 1, S); None if all are known to be seen."""
     s, xp = p.structure, p.xp
     if s.keys is EVERY_KEY or s.sees_every_key or not len(s.keys) or not p.query.shape[-2]:
+        return None
+    if isinstance(p.mask, MappedMask) and p.mask.sees_every_key and p.mask.codes_at(p.offset) is not None:
         return None
     if s.key_lengths is not None and s.lengths_alone_hide:
         keys = xp.arange(len(s.keys), device=p.device)[None, :]

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from ..algebra.arrays import Array, Namespace, sum_to
+from ..algebra.arrays import Array, Namespace, broadcast_shapes, sum_to
 from ..algebra.biases import Bias, BiasSum
-from ..algebra.functions import called, is_floating
+from ..algebra.functions import called, is_floating, name_of
 from ..algebra.grid import Grid, over_heads
 from ..algebra.parts import Part, step_of
 from .recorded import Recorded, RecordedNamespace
@@ -34,21 +34,38 @@ class ScoreFunction(Bias):
         raise TypeError("a score function is no number that is added to the scores: call its method added(scores, grid)")
 
     def added(self, scores: Array, grid: Grid) -> Array:
-        x = called(self, self.function, grid, self.inputs, scores)
-        return grid.xp.astype(grid.xp.broadcast_to(x, scores.shape) if x.shape != scores.shape else x, scores.dtype, copy=False)
+        return self._applied(scores, grid, self._wide_inputs(scores, grid))
+
+    def _wide_inputs(self, scores: Array, grid: Grid) -> list[Array]:
+        """Return the arrays, floating ones in the dtype of the scores: what they are made of is not rounded to less."""
+        xp = grid.xp
+        return [xp.astype(x, scores.dtype, copy=False) if is_floating(xp, x) else x for x in self.inputs]
+
+    def _applied(self, scores: Any, grid: Grid, inputs: Sequence[Any]) -> Any:
+        """Return the function of the scores and of these arrays, for as many batch elements as either has."""
+        x = called(self, self.function, grid, inputs, scores)
+        if isinstance(x, Recorded) and not any(isinstance(each, Recorded) for each in (scores, *inputs)):
+            name = f"score_function({name_of(self.function)})"
+            raise TypeError(f"{name} reads an array whose gradient is recorded: pass it in arrays=, and take it as an argument")
+        xp = x.space if isinstance(x, Recorded) else grid.xp
+        shape = broadcast_shapes(x.shape, scores.shape)
+        return xp.astype(xp.broadcast_to(x, shape) if tuple(x.shape) != shape else x, scores.dtype, copy=False)
 
     def pullback(self, scores: Array, grid: Grid, *, of_arrays: bool) -> tuple[Array, Callable[[Array], tuple[Array, Any]]]:
-        xp = grid.xp
-        varied = [at for at, x in enumerate(self.inputs) if of_arrays and is_floating(xp, x)]
+        xp, inputs = grid.xp, self._wide_inputs(scores, grid)
+        if tuple(scores.shape) != tuple(grid.shape):  # only the values may have some batch axes, and gradients have all
+            scores = xp.broadcast_to(scores, grid.shape)
+        own = getattr(xp, "pullback", None)
+        every = of_arrays or (own is None and _refuses_others(xp))
+        varied = [at for at, x in enumerate(inputs) if every and is_floating(xp, x)]
 
         def function(scores: Any, *some: Any) -> Any:
-            inputs = list(self.inputs)
+            changed = list(inputs)
             for at, x in zip(varied, some, strict=True):
-                inputs[at] = x
-            return replace(self, inputs=tuple(inputs)).added(scores, grid)
+                changed[at] = x
+            return self._applied(scores, grid, changed)
 
-        arrays = (scores, *(self.inputs[at] for at in varied))
-        value, pull = getattr(xp, "pullback", _recorded(xp))(function, *arrays)
+        value, pull = (own or _recorded(xp))(function, scores, *(inputs[at] for at in varied))
 
         def pulled(d: Array) -> tuple[Array, Any]:
             of_scores, *others = pull(d)
@@ -108,6 +125,17 @@ class _InputSums:
         if not is_floating(xp, x):
             return None
         return xp.zeros_like(x) if total is None else xp.astype(total, x.dtype, copy=False)
+
+
+@cache
+def _refuses_others(xp: Namespace) -> bool:
+    """Return whether the library's arrays raise an error beside a recorded array, and do not leave the operator to it."""
+    space, x = RecordedNamespace(xp), xp.ones(1)
+    try:
+        x * space.leaf(space.tape(), x)
+    except TypeError:
+        return True
+    return False
 
 
 @cache

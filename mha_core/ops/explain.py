@@ -8,6 +8,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from ..algebra.functions import MappedMask
 from ..dispatch.context import ALGEBRA, dry_run, watched_by
 from ..dispatch.kernels import missing_kernels
 from . import attention, functional, multi_head, positions
@@ -50,6 +51,8 @@ class Explanation:
     """The smaller operations that it would call, in order."""
     sent: int | None = None
     """The bytes that this process would send to others; None for an operation of one process."""
+    tiles: str = ""
+    """The number of tiles of which none, some and all pairs attend, if the mask is a function or has a map."""
 
     def walk(self) -> Iterator[Explanation]:
         """Yield this operation and all that it would call."""
@@ -70,6 +73,8 @@ class Explanation:
             yield f"{indent}    sends     {self.sent:,} bytes to other ranks"
         if self.features:
             yield f"{indent}    features  " + ", ".join(sorted(self.features))
+        if self.tiles:
+            yield f"{indent}    tiles     {self.tiles}"
         for kernel, reason in self.rejected:
             yield f"{indent}    not {kernel}: {reason}"
         for call, same in groupby(self.calls):
@@ -143,6 +148,17 @@ def _rejections(pending: PendingCall) -> Iterator[Rejection]:
         yield Rejection(name, reason)
 
 
+def _tiles(pending: PendingCall) -> str:
+    """Return what is known of the tiles of a mask."""
+    mask = pending.options["problem"].mask if "problem" in pending.options else pending.options.get("mask")
+    if isinstance(mask, MappedMask):
+        return ", ".join(f"{share} {count}" for share, count in mask.counts.items())
+    if "mask_function" not in pending.call.features:
+        return ""
+    query, key = (dict(pending.call.shapes)[name] for name in ("query", "key"))
+    return f"not known: mha.block_mask(mask, {query[-2]}, {key[-2]}) finds those of which no pair attends"
+
+
 class _Recorder:
     """Records each operation, and those inside it if the algebra would compute it; computes nothing else."""
 
@@ -160,6 +176,7 @@ class _Recorder:
             shapes=call.shapes,
             dtype=call.dtype_name,
             device="" if call.device is None else str(call.device),
+            tiles=_tiles(pending),
         )
         if kernel is not None or not pending.is_composite:
             self.explanations.append(explanation)

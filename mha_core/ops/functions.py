@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from ..algebra.arrays import Array, at_least, device_of, is_array
 from ..algebra.biases import Bias
 from ..algebra.expressions import Mask, as_mask
-from ..algebra.functions import BLOCK, Bounds, FunctionMask, MappedMask, codes_of, name_of
+from ..algebra.functions import BLOCK, Bounds, FunctionMask, MappedMask, name_of, reduced
 from ..algebra.grid import FARTHEST, Grid
 from ..algebra.tiles import pieces
 from ..autodiff.score_function import ScoreFunction
@@ -27,7 +29,7 @@ def mask_function(
     *,
     relation: Callable[[Bounds, Bounds], bool | None] | None = None,
 ) -> Mask:
-    """The mask of a function (batch, head, query, key, *arrays), which is True for the pairs that attend.
+    """The mask of a function of ``(batch, head, query, key, *arrays)``, which is True for the pairs that attend.
 
     The function receives arrays of integers of the query's library, which broadcast against each other and have no fixed number
     of axes: the number of the batch element, in the order of memory; the head; the position of the query, ``query_offset``
@@ -60,7 +62,7 @@ def mask_function(
 
 
 def score_function(function: Callable[..., Any], arrays: Iterable[Array] = ()) -> Bias:
-    """A function (score, batch, head, query, key, *arrays) -> score, given to attention as ``bias``.
+    """A function of ``(score, batch, head, query, key, *arrays)`` that returns another score, given to attention as ``bias``.
 
     It is applied after softcap and before the mask, score by score: each result may depend on one score only. Indices are as in
     ``mask_function``; the score has the dtype that attention computes in. Gradients flow through it to query, key and value,
@@ -71,7 +73,8 @@ def score_function(function: Callable[..., Any], arrays: Iterable[Array] = ()) -
     function : callable
         Uses operators, indexing, and functions of the arrays' library; with gradients on NumPy and CuPy, those with a rule.
     arrays : arrays that the function reads, of the query's library and device
-        Floating ones have the query's dtype, or that of the scores. Gradients reach those that are passed here, and no others.
+        Floating ones have the query's dtype, or that of the scores, in which the function receives them. Gradients reach those
+        that are passed here, and no others.
 
     Source: Dong et al. 2024 (FlexAttention), section 3. Raises TypeError for what is not callable, or not an array.
 
@@ -152,7 +155,7 @@ def block_mask(
         first = next(iter(inside))
         device = device_of(inside[first])
         check_same_device(inside[first], inside.items(), first=first)
-    batch = tuple(check.integer("batch_shape", n, 1) for n in batch_shape or (1,))
+    batch = tuple(check.integer("batch_shape", n, 1) for n in ((1,) if batch_shape is None else batch_shape))
     leading = (*batch, check.integer("num_heads", 1 if num_heads is None else num_heads, 1))
     if batch_shape is None or num_heads is None:
         _check_given(loaded, device, whole, offset, leading, batch_shape is None, num_heads is None)
@@ -160,18 +163,21 @@ def block_mask(
     for term in whole.walk():
         term.check(xp, shape)
 
-    def codes(rows: range) -> Any:
+    def evaluated(rows: range) -> tuple[Any, Array]:
+        """Return the codes of some queries, and which keys they see."""
         block = at_least(xp, whole.block(Grid(xp, device, rows, range(keys), offset, None, leading)), 2)
-        return loaded.to_numpy(codes_of(xp, block, len(rows), keys))
+        codes, seen = reduced(xp, block, len(rows), keys)
+        return loaded.to_numpy(codes), seen
 
     rows = max(1, _PAIRS // keys // BLOCK) * BLOCK
-    strips = loaded.parallel(codes, pieces(range(queries), rows))
+    strips = list(loaded.parallel(evaluated, pieces(range(queries), rows)))
     return MappedMask(
         whole,
-        tuple(row.tobytes() for strip in strips for row in strip),
+        tuple(row.tobytes() for strip, _ in strips for row in strip),
         *(queries, keys, offset),
         None if batch_shape is None else batch,
         num_heads,
+        bool(xp.all(reduce(or_, (seen for _, seen in strips)))),
     )
 
 

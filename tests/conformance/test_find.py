@@ -73,11 +73,11 @@ def raises(value):
 FAULTS = {
     "a function is missing": (
         backend(without=("asarray", "take")),
-        "the namespace of backend 'mine', mylibrary, has 54 of 56 names that attention needs; add asarray, take",
+        "the namespace of backend 'mine', mylibrary, has 55 of 57 names that attention needs; add asarray, take",
     ),
     "a limit of a dtype is missing": (
         backend(without=("bits of iinfo",)),
-        "has 55 of 56 names that attention needs; add iinfo(int64).bits",
+        "has 56 of 57 names that attention needs; add iinfo(int64).bits",
     ),
     "types names another class": (
         backend(types=("mylibrary:Array",)),

@@ -31,6 +31,8 @@ def masks():
         "heads": mha.array_mask(r.random((H, L, S)) < 0.7),
         "row": mha.array_mask(r.random((S,)) < 0.6),
         "not": ~mha.window(3, 3),
+        "function": mha.mask_function(lambda b, h, q, k, ids: (2 * q + h - k + b + ids[k]) % 4 > 0, [r.integers(0, 3, S)]),
+        "block mask": mha.block_mask(lambda b, h, q, k: (q - k) % (h + 2) < 2, L, S, num_heads=H, query_offset=3),
     }
 
 
@@ -42,7 +44,12 @@ def biases():
         "relative": mha.relative_bias(r.normal(size=(8, H)), bidirectional=True, max_distance=9),
         "array": r.normal(size=(H, L, S)),
         "column": r.normal(size=(L, 1)),
+        "score function": mha.score_function(_bent, [r.normal(size=H), r.normal(size=S)]),
     }
+
+
+def _bent(score, b, h, q, k, slopes, weights):
+    return np.tanh(score + slopes[h] * (q - k)) * (1 + 0.1 * b) + weights[k] * score
 
 
 def problem(dtype=np.float64):

@@ -1,5 +1,6 @@
 """Gradients of attention over whole arrays in NumPy, in steps that ``wrong_gradients`` and ``right_twins`` change."""
 
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -49,9 +50,15 @@ class WholeGradients:
 
     @cached_property
     def scores(self):
-        bias = self.problem.bias
-        s = self.capped if bias is None else self.capped + np.asarray(bias.block(self.grid), dtype=self.dtype)
-        return np.where(self.allowed, s, -np.inf)
+        return np.where(self.allowed, self.biased[0], -np.inf)
+
+    @cached_property
+    def biased(self):
+        """The scores with the bias, and a function from their gradient to those of the scores before, and of the bias."""
+        if self.problem.bias is None:
+            return self.capped, lambda d: (d, None)
+        whole = np.broadcast_to(self.capped, self.shape)
+        return self.problem.bias.pullback(whole, replace(self.grid, dtype=self.dtype), of_arrays="bias" in self.wanted)
 
     @cached_property
     def blind(self):
@@ -98,8 +105,12 @@ class WholeGradients:
         return self.weights * (self.d_weights - self.delta[..., None])
 
     @cached_property
+    def d_capped(self):
+        return self.biased[1](self.ds)[0]
+
+    @cached_property
     def da(self):
-        return self.ds * self.slope * self.scale
+        return self.d_capped * self.slope * self.scale
 
     def product(self, x, y):
         return x @ y
@@ -117,6 +128,10 @@ class WholeGradients:
 
     def of_bias(self):
         bias = self.problem.bias
+        if bias.feature == "score_function":
+            total = bias.sum(np)
+            total.add(replace(self.grid, dtype=self.dtype), self.biased[1](self.of_pairs)[1])
+            return total.whole(None)
         if hasattr(bias, "table"):
             return by_bucket(self.of_pairs, self.buckets, bias.table.shape)
         whole, keys = np.zeros((*self.shape[:-1], self.total_keys)), self.problem.structure.keys
@@ -169,4 +184,4 @@ class WholeGradients:
         bias = getattr(p.bias, "array", getattr(p.bias, "table", None))
         like = {"query": p.query, "key": p.key, "value": p.value, "bias": bias, "sink": p.sink}
         exact = {name: getattr(self, f"of_{name}")() for name in like if name in self.wanted}
-        return AttentionGradients(**{name: x.astype(like[name].dtype) for name, x in exact.items()})
+        return AttentionGradients(**{name: x if type(x) is tuple else x.astype(like[name].dtype) for name, x in exact.items()})

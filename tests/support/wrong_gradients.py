@@ -65,6 +65,8 @@ def narrower_window(call, allowed):
     if not call.problem.structure.band[0]:
         return allowed
     pairs = np.broadcast_to(np.any(allowed, axis=tuple(range(allowed.ndim - 2))), call.distance.shape)
+    if not pairs.any():
+        return allowed
     return allowed & np.broadcast_to(call.distance > call.distance[pairs].min(), call.shape)
 
 

@@ -10,8 +10,8 @@ from . import backend as plain
 
 _OPTIONS = frozenset(
     {
-        *("causal", "window", "key_lengths", "packed", "array_mask", "mask"),
-        *("bias", "alibi", "relative_bias", "bias_term", "softcap", "sink"),
+        *("causal", "window", "key_lengths", "packed", "array_mask", "mask", "mask_function"),
+        *("bias", "alibi", "relative_bias", "bias_term", "score_function", "softcap", "sink"),
         *("grouped_query", "value_dim", "broadcast", "weight_dropout"),
     }
 )

@@ -73,7 +73,9 @@ def attention_vjp(
     """Return the gradients of sum(out * d_out) + sum(lse * d_lse), as ``mha_core.algebra.attention_vjp`` does."""
     outline = Outline.of(_plain(p), Array)
     gradients = _gradients(outline, frozenset(wanted), block, list(outline.arrays(p)), state, d_out, d_lse)
-    return gradients._replace(bias=gradients.bias and gradients.bias[0])
+    of_bias = gradients.bias
+    is_several = p.bias is not None and p.bias.feature == "score_function"
+    return gradients._replace(bias=of_bias and (tuple(of_bias) if is_several else of_bias[0]))
 
 
 def _plain(p: AttentionProblem) -> AttentionProblem:
@@ -169,6 +171,8 @@ def _with_bias(
     p: AttentionProblem, sums: list[Array | None], rows: DynamicRange, cols: DynamicRange, d: Array
 ) -> list[Array | None]:
     """Return the gradients of the arrays of a bias, with those of a block of scores added."""
+    if isinstance(d, tuple):  # of the arrays of a score function
+        return [total if total is None else total + x.astype(total.dtype) for total, x in zip(sums, d, strict=True)]
     if isinstance(p.bias, ArrayBias):  # may be as large as the scores, so only a part of it is touched
         shape = sums[0].shape
         total = sums[0][(None,) * max(0, 2 - len(shape))]

@@ -20,15 +20,17 @@ Its gradients are computed for all of them but batch axes that broadcast; those 
 
 
 _VJP = HANDLES - {"lse", "broadcast"} | {"d_lse", "d_sink"}
+_MASKS = frozenset({"mask", "mask_function"})
+"""Masks of other kinds, which are evaluated before the kernel runs, and so not for programs that are compiled."""
 _IN_PROGRAMS = frozenset({"traced", "vmap"})
 """For JAX, whose compiled programs call the kernel. Its gradients are those of ``attention_vjp``, which has none itself."""
 
 _KERNELS: tuple[tuple[str, str, str, str, Set[str]], ...] = (
     # backend, op, module, what tells the limits in it, features
-    ("numpy", "attention", "on_numpy", "supports", HANDLES | {"int8"}),
-    ("numpy", "attention_vjp", "on_numpy", "supports", _VJP),
-    ("torch", "attention", "on_torch", "supports", HANDLES | {"int8"}),
-    ("torch", "attention_vjp", "on_torch", "supports", _VJP),
+    ("numpy", "attention", "on_numpy", "supports", HANDLES | _MASKS | {"int8"}),
+    ("numpy", "attention_vjp", "on_numpy", "supports", _VJP | _MASKS),
+    ("torch", "attention", "on_torch", "supports", HANDLES | _MASKS | {"int8"}),
+    ("torch", "attention_vjp", "on_torch", "supports", _VJP | _MASKS),
     ("jax", "attention", "on_jax", "supports", HANDLES | _IN_PROGRAMS | {"gradient"}),
     ("jax", "attention_vjp", "on_jax", "supports", _VJP | _IN_PROGRAMS),
     ("numpy", "gelu", "on_numpy_lines", "supports_gelu", set()),

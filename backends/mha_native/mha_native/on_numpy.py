@@ -93,5 +93,7 @@ def _view(x: Any) -> Any:
 
 
 _LIBRARY = problem.Library(
-    view=_view, lengths=problem.host_lengths, dense=lambda x, dtype: np.ascontiguousarray(x, dtype=dtype)
+    view=_view,
+    lengths=problem.host_lengths,
+    dense=lambda x, dtype: np.ascontiguousarray(x, dtype=dtype),
 )

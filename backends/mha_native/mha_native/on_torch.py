@@ -44,6 +44,7 @@ def _beside(p: AttentionProblem) -> tuple[problem.Beside, list[Any]]:
         view=view,
         lengths=lambda x, shape: problem.host_lengths(x.numpy(), shape),
         dense=lambda x, dtype: x.to(dtype).contiguous(),
+        to_numpy=lambda x: x.numpy(),
     )
     return problem.beside(p, library), tensors
 

@@ -11,10 +11,11 @@ import numpy as np
 from mha_core.plugin import AttentionProblem, Call, bias_by_distance, goes_by_sequence
 
 from .level import native
+from .tile_map import tile_map
 
 _LONGEST = 2**31
 _BATCH_AXES = 8
-_ALONE = frozenset({"key_lengths", "array_mask", "bias"})  # features that packed sequences are not combined with
+_ALONE = frozenset({"key_lengths", "array_mask", "bias", "mask"})  # features that packed sequences are not combined with
 
 WITHOUT_ARRAYS = frozenset(
     {"lse", "causal", "window", "softcap", "sink", "grouped_query", "value_dim", "broadcast", "packed", "int8"}
@@ -30,6 +31,8 @@ class Beside(NamedTuple):
     distance: Any = None
     lengths: Any = None
     sequences: Any = None
+    tiles: Any = None
+    words: Any = None
 
 
 def supports(call: Call) -> str | None:
@@ -76,6 +79,8 @@ class Library(NamedTuple):
     """Returns integers that broadcast to the batch shape as the compiled module reads the number of keys of each element."""
     dense: Callable[[Any, Any], Any]
     """Returns an array in a dtype, with rows without gaps."""
+    to_numpy: Callable[[Any], np.ndarray] = np.asarray
+    """Returns an array in the host's memory as one of NumPy's, without a copy."""
 
 
 def beside(p: AttentionProblem, library: Library) -> Beside:
@@ -89,6 +94,7 @@ def beside(p: AttentionProblem, library: Library) -> Beside:
         distance=view(library.dense(bias_by_distance(p), p.compute_dtype)) if by_distance else None,
         lengths=None if s.key_lengths is None else library.lengths(s.key_lengths, p.batch_shape),
         sequences=sequences(s.packed) if goes_by_sequence(p) else None,
+        **({} if s.rest is None else tile_map(p, library.to_numpy)._asdict()),
     )
 
 

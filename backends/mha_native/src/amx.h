@@ -40,8 +40,9 @@ struct Matrices final : Tile<float, 2, MANY> {
     void attend() override {
         memset(o, 0, value_width * STEP);
         _tile_loadconfig(PALETTE);
-        for (ptrdiff_t key = u.key_begin; key < u.key_end; key += BLOCK)
-            attend(key, (int)(u.key_end - key < BLOCK ? u.key_end - key : BLOCK));
+        terms.in_runs([&](ptrdiff_t begin, ptrdiff_t end) {
+            for (ptrdiff_t key = begin; key < end; key += BLOCK) attend(key, (int)(end - key < BLOCK ? end - key : BLOCK));
+        });
         _tile_release();
     }
 

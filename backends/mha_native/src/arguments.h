@@ -122,6 +122,22 @@ inline bool keep(const View& v, const Given& g, const Problem& p, Refusal& why) 
     return true;
 }
 
+// Check that the map of a mask's tiles names no words that are missing, for tiles of so many queries and keys.
+inline bool check_tiles(const Problem& p, ptrdiff_t queries, ptrdiff_t keys, ptrdiff_t count, Refusal& why) {
+    if (p.num_sequences) return why.give(false, "tiles are not combined with sequences");
+    const char* last = nullptr;
+    for (ptrdiff_t b = 0; b < p.num_batch; ++b)
+        for (ptrdiff_t h = 0; h < p.heads; ++h) {
+            const char* first = p.tiles.data + batch_offset(p, p.tiles, b) + h * p.tiles.step[0];
+            for (ptrdiff_t i = 0; first != last && i < queries * keys; ++i) {
+                int32_t at = *(const int32_t*)(first + i / keys * p.tiles.step[1] + i % keys * p.tiles.step[2]);
+                if (at < 0 || at - 2 >= count) return why.give(false, "tiles: %d is not among %td words", at - 2, count);
+            }
+            last = first;
+        }
+    return true;
+}
+
 // Check that what sequences index lies inside the arrays.
 inline bool check_sequences(const Problem& p, Refusal& why) {
     for (ptrdiff_t i = 0; i < p.num_sequences; ++i) {

@@ -3,7 +3,7 @@
 // A vector holds neighbouring features of one key, or scores of neighbouring keys. Keys and values in int8 are read where they
 // lie; scores and weights are multiplied by their scales.
 #pragma once
-#include "rows.h"
+#include "tile_map.h"
 
 namespace mha { namespace MHA_LEVEL {
 
@@ -89,6 +89,10 @@ template <class T> struct Few {
         }
         if (r.mask)
             for (int k = 0; k < n; ++k) s[k] = r.mask[(begin + k) * p.mask.step[2]] ? s[k] : (T)-INFINITY;
+        if (r.tiles) {
+            uint64_t seen = seen_from(p, r, begin);
+            for (int k = 0; k < n; ++k) s[k] = seen >> k & 1 ? s[k] : (T)-INFINITY;
+        }
         if (p.has_band)
             for (int k = 0; k < n; ++k) {
                 ptrdiff_t distance = begin + k - r.position;
@@ -178,20 +182,24 @@ template <class T> struct Few {
     void attend() {
         memset(o, 0, sizeof(T) * u.rows * value_width);
         bool in_place = lie_well(key_rows, p.width, width) && lie_well(value_rows, p.value_width, value_width);
-        for (ptrdiff_t begin = u.key_begin; begin < u.key_end; begin += BLOCK) {
-            int n = (int)(u.key_end - begin < BLOCK ? u.key_end - begin : BLOCK);
-            if (in_place) {
-                for (int k = 0; k < n; ++k)
-                    key_scales[k] = scale_of<T>(key_rows, begin + k), value_scales[k] = scale_of<T>(value_rows, begin + k);
-                ptrdiff_t step = p.key.step[1], value_step = p.value.step[1];
-                rows_attend<int8_t>({(const int8_t*)key_rows.data + begin * step, step},
-                                    {(const int8_t*)value_rows.data + begin * value_step, value_step}, begin, n);
-                continue;
-            }
-            Matrix<T> keys = rows_of<T, 1>(key_rows, begin, n, p.width, width, key_copy);
-            Matrix<T> values = rows_of<T, 1>(value_rows, begin, n, p.value_width, value_width, value_copy);
-            rows_attend(keys, values, begin, n);
+        in_runs(p, rows, u.rows, u.key_begin, u.key_end, [&](ptrdiff_t first, ptrdiff_t end, bool) {
+            for (ptrdiff_t begin = first; begin < end; begin += BLOCK) attend_block(begin, end, in_place);
+        });
+    }
+
+    // Attend with all rows to a block of the keys from ``begin`` to ``end``.
+    void attend_block(ptrdiff_t begin, ptrdiff_t end, bool in_place) {
+        int n = (int)(end - begin < BLOCK ? end - begin : BLOCK);
+        if (in_place) {
+            for (int k = 0; k < n; ++k)
+                key_scales[k] = scale_of<T>(key_rows, begin + k), value_scales[k] = scale_of<T>(value_rows, begin + k);
+            ptrdiff_t step = p.key.step[1], value_step = p.value.step[1];
+            return rows_attend<int8_t>({(const int8_t*)key_rows.data + begin * step, step},
+                                       {(const int8_t*)value_rows.data + begin * value_step, value_step}, begin, n);
         }
+        Matrix<T> keys = rows_of<T, 1>(key_rows, begin, n, p.width, width, key_copy);
+        Matrix<T> values = rows_of<T, 1>(value_rows, begin, n, p.value_width, value_width, value_copy);
+        rows_attend(keys, values, begin, n);
     }
 
     void compute() {

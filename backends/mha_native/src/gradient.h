@@ -158,7 +158,7 @@ template <class T> struct Gradient {
 
     void compute() {
         read_rows();
-        band.in_blocks(u.key_begin, u.key_end, BLOCK, [&](Vectors now, ptrdiff_t begin, ptrdiff_t end) {
+        terms.in_blocks(BLOCK, [&](Vectors now, ptrdiff_t begin, ptrdiff_t end) {
             if (now.count == 3) block<3>(now.first, begin, end);
             if (now.count == 2) block<2>(now.first, begin, end);
             if (now.count == 1) block<1>(now.first, begin, end);

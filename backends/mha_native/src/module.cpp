@@ -2,9 +2,9 @@
 //
 //     plan(kind, batch, heads, key_heads, queries, keys, width, value_width, scale, softcap, low, high, team) -> capsule
 //     is_worth_threads(plan) -> bool
-//     attend(plan, threads, query, key, value, out, lse, sink, mask, bias, distance, lengths, sequences,
+//     attend(plan, threads, query, key, value, out, lse, sink, mask, bias, distance, lengths, sequences, tiles, words,
 //            [key_scale, value_scale]) -> None
-//     attend_vjp(plan, ..., sequences, d_out, d_lse, d_query, d_key, d_value) -> None
+//     attend_vjp(plan, ..., words, d_out, d_lse, d_query, d_key, d_value) -> None
 //     pack_int8(values, scale) -> capsule; linear_int8(capsule, threads, team, x, b, y) -> None
 //
 // An array is an object with the buffer protocol, or (address, kind, shape, strides in numbers). Its shape is compared with
@@ -106,9 +106,21 @@ bool read_lengths(PyObject* x, Problem& p, Held& held) {
     return true;
 }
 
-// attend with 13 arguments, 15 for keys in int8; attend_vjp with 18, where out and lse are read.
+// Read the map of a mask's tiles, and their words.
+bool read_tiles(PyObject* map, PyObject* words, Problem& p, Held& held) {
+    if (map == Py_None) return true;
+    const ptrdiff_t queries = (p.queries + TILE - 1) / TILE, keys = (p.keys + TILE - 1) / TILE;
+    const Given given = {"tiles", &p.tiles, {p.heads, queries, keys}, {INTEGER, INTEGER}, false, false};
+    Py_buffer* b = read_array(map, given, p, held) ? held.add(words, PyBUF_C_CONTIGUOUS) : nullptr;
+    if (!b) return false;
+    p.words = (const uint64_t*)b->buf;
+    Refusal why;
+    return check_tiles(p, queries, keys, b->len / (TILE * 8), why) || refuse(why);
+}
+
+// attend with 15 arguments, 17 for keys in int8; attend_vjp with 20, where out and lse are read.
 PyObject* call(PyObject* const* x, Py_ssize_t count, Py_ssize_t expected, bool (*compute)(const Problem&, const Level&)) {
-    const bool forward = expected == 13, int8 = forward && count == 15;
+    const bool forward = expected == 15, int8 = forward && count == 17;
     if (count != expected && !int8) return PyErr_Format(PyExc_TypeError, "expected %zd arguments, not %zd", expected, count);
     const Problem* planned = (const Problem*)PyCapsule_GetPointer(x[0], "mha_native.plan");
     if (!planned) return nullptr;
@@ -120,8 +132,9 @@ PyObject* call(PyObject* const* x, Py_ssize_t count, Py_ssize_t expected, bool (
     for (int i = 0; i < D_OUT; ++i)
         if (!read_array(x[2 + i], arrays.given[i], p, held)) return nullptr;
     if (!read_lengths(x[11], p, held) || !read_sequences(x[12], p, held)) return nullptr;
-    for (Py_ssize_t i = 13; i < count; ++i)
-        if (!read_array(x[i], arrays.given[int8 ? i - 13 + SCALES : i - 4], p, held)) return nullptr;
+    if (!read_tiles(x[13], x[14], p, held)) return nullptr;
+    for (Py_ssize_t i = 15; i < count; ++i)
+        if (!read_array(x[i], arrays.given[int8 ? i - 15 + SCALES : i - 6], p, held)) return nullptr;
     if (int8 && !(p.key_scale.data && p.value_scale.data)) return PyErr_Format(PyExc_TypeError, "scales: expected two arrays");
     p.natural = p.bias.data || p.distance.data || p.sink.data;
     if (forward && p.value_width > 1 && p.out.step[2] != size_of(p.kind))
@@ -140,8 +153,8 @@ PyObject* call(PyObject* const* x, Py_ssize_t count, Py_ssize_t expected, bool (
     Py_RETURN_NONE;
 }
 
-PyObject* attend(PyObject*, PyObject* const* x, Py_ssize_t count) { return call(x, count, 13, mha::attend); }
-PyObject* attend_vjp(PyObject*, PyObject* const* x, Py_ssize_t count) { return call(x, count, 18, mha::attend_vjp); }
+PyObject* attend(PyObject*, PyObject* const* x, Py_ssize_t count) { return call(x, count, 15, mha::attend); }
+PyObject* attend_vjp(PyObject*, PyObject* const* x, Py_ssize_t count) { return call(x, count, 20, mha::attend_vjp); }
 
 PyObject* is_worth_threads(PyObject*, PyObject* capsule) {
     const Problem* planned = (const Problem*)PyCapsule_GetPointer(capsule, "mha_native.plan");

@@ -8,6 +8,7 @@
 namespace mha {
 
 constexpr int MAX_BATCH_AXES = 8;
+constexpr int TILE = 64;  // queries, and keys, of a tile of a mask
 
 enum Kind { FLOAT32, FLOAT64, FLOAT16, BFLOAT16, BYTE, INTEGER, INT8 };
 inline ptrdiff_t size_of(Kind kind) { return kind == FLOAT32 ? 4 : kind == FLOAT64 ? 8 : kind == INT8 ? 1 : 2; }
@@ -51,6 +52,8 @@ struct Problem {
     Array d_query, d_key, d_value;  // results, in the dtype of lse, with padded rows; null: not wanted
     Array sink;                // (B, H, 1, 1); without data if there is none
     Array mask;                // (B, H, L, S) bytes, 0: hidden
+    Array tiles;               // (B, H, tiles of queries, tiles of keys), as tile_map.h reads them
+    const uint64_t* words;     // TILE for each tile of which some pairs attend: a bit for each key that a query sees
     Array bias;                // (B, H, L, S)
     Array distance;            // (B, H, 1, L + S - 1): a bias by query - key + S - 1
     const int64_t* lengths;    // (B): the number of keys of each batch element, or null

@@ -13,6 +13,7 @@ struct Row {
     char* lse;                // null if it is not wanted
     const char* mask;         // of key 0
     const char* bias;         // of key 0
+    const char* tiles;        // of the query's tile and the first tile of keys
     const char *d_out, *d_lse; // null if they are 0
     char* d_query;            // null if it is not wanted
     const char* distance;     // of key 0; that of key j lies j numbers before it
@@ -72,6 +73,7 @@ template <class T> void find_rows(const Problem& p, const Unit& u, Row* rows, T*
     ptrdiff_t at[10];
     const Array* all[10] = {&p.query, &p.out, &p.lse, &p.mask, &p.bias, &p.d_out, &p.d_lse, &p.d_query, &p.distance, &p.sink};
     for (int i = 0; i < 10; ++i) at[i] = all[i]->data ? batch_offset(p, *all[i], u.batch) : 0;
+    const ptrdiff_t at_tiles = p.tiles.data ? batch_offset(p, p.tiles, u.batch) : 0;
     ptrdiff_t position = u.first % s.queries, head = u.key_head * group + u.first / s.queries;
     for (ptrdiff_t i = 0; i < u.rows; ++i) {
         auto place = [&](int which) __attribute__((always_inline)) {
@@ -79,7 +81,9 @@ template <class T> void find_rows(const Problem& p, const Unit& u, Row* rows, T*
             return a.data ? a.data + at[which] + head * a.step[0] + (s.query_start + position) * a.step[1] : nullptr;
         };
         Row& r = rows[i];
-        r = {place(0), place(1), place(2), place(3), place(4), place(5), place(6), place(7), nullptr, position};
+        const char* tiles = p.tiles.data;
+        if (tiles) tiles += at_tiles + head * p.tiles.step[0] + position / TILE * p.tiles.step[1];
+        r = {place(0), place(1), place(2), place(3), place(4), tiles, place(5), place(6), place(7), nullptr, position};
         if (p.distance.data)  // the same numbers for every sequence
             r.distance = p.distance.data + at[8] + head * p.distance.step[0] + (position + p.keys - 1) * (ptrdiff_t)sizeof(T);
         sinks[i] = 0;

@@ -1,6 +1,7 @@
 // The terms of scores before they become weights: softcap, biases, masks.
 #pragma once
 #include "band.h"
+#include "tile_map.h"
 
 namespace mha { namespace MHA_LEVEL {
 
@@ -11,18 +12,67 @@ template <class T, int N = VECTORS> struct Terms {
     const Band<T, N>& band;
     Units<T> units;
     T* stored;   // biases of a block, and -inf where the mask hides a key: BLOCK x ROWS; null if there are neither
+    bool reads;  // whether they are written for the next blocks
+    bool masked; // whether the next blocks have tiles of which some pairs do not attend
     bool any;    // whether there is something to do besides the band
 
-    static bool are_stored(const Problem& p) { return p.bias.data || p.mask.data; }
+    static bool are_stored(const Problem& p) { return p.bias.data || p.mask.data || p.tiles.data; }
 
     Terms(const Problem& problem, const Unit& unit, const Row* its_rows, const Band<T, N>& its_band, T* scratch)
         : p(problem), u(unit), rows(its_rows), band(its_band), units(problem),
-          stored(are_stored(problem) ? scratch : nullptr),
-          any(are_stored(problem) || problem.distance.data || problem.softcap != 0) {}
+          stored(are_stored(problem) ? scratch : nullptr) {
+        begin_run(false);
+    }
+
+    void begin_run(bool is_masked) {
+        masked = is_masked;
+        reads = p.bias.data || p.mask.data || masked;
+        any = reads || p.distance.data || p.softcap != 0;
+    }
+
+    // Call f(begin, end) for runs of the unit's keys, without those that the map of tiles hides from all of its rows.
+    template <class F> void in_runs(F f) {
+        MHA_LEVEL::in_runs(p, rows, u.rows, u.key_begin, u.key_end, [&](ptrdiff_t begin, ptrdiff_t end, bool is_masked) {
+            begin_run(is_masked);
+            f(begin, end);
+        });
+    }
+
+    // Call f(vectors, begin, end) for blocks of these keys, as ``Band::in_blocks``, with the vectors that see some of them.
+    template <class F> void in_blocks(ptrdiff_t most, F f) {
+        in_runs([&](ptrdiff_t begin, ptrdiff_t end) {
+            ptrdiff_t size = masked ? TILE : most;
+            for (ptrdiff_t at = begin; at < end && masked; at += size) {
+                size = TILE - at % TILE;
+                ptrdiff_t stop = at + size < end ? at + size : end;
+                Vectors seeing = vectors_of(at, stop);
+                band.in_blocks(at, stop, most, [&](Vectors now, ptrdiff_t from, ptrdiff_t to) {
+                    int first = now.first > seeing.first ? now.first : seeing.first, last = now.first + now.count;
+                    last = last < seeing.first + seeing.count ? last : seeing.first + seeing.count;
+                    if (first < last) f(Vectors{first, last - first}, from, to);
+                });
+            }
+            if (!masked) band.in_blocks(begin, end, most, f);
+        });
+    }
+
+    // From the first to the last vector that sees some of the keys of a tile, or of a part of it.
+    Vectors vectors_of(ptrdiff_t begin, ptrdiff_t end) const {
+        uint64_t inside = end - begin == TILE ? ~(uint64_t)0 : ((uint64_t)1 << (end - begin)) - 1;
+        int first = band.vectors, last = -1;
+        for (ptrdiff_t i = 0; i < u.rows; ++i)
+            if (seen_from(p, rows[i], begin) & inside) {
+                int v = (int)(i / LANES<T>);
+                first = first < v ? first : v;
+                last = v;
+            }
+        return {first, last < first ? 0 : last - first + 1};
+    }
 
     // Write biases, and -inf where the mask hides a key, for a block: transposed, so that a vector holds those of one key.
     void read_block(Vectors some_vectors, ptrdiff_t begin, int n) {
-        if (!stored) return;
+        if (!reads) return;
+        const Bits<T> bit = bits();
         for (int v = some_vectors.first; v < some_vectors.first + some_vectors.count; ++v)
             for (int k = 0; k < n; k += LANES<T>) {
                 int some = n - k < LANES<T> ? n - k : LANES<T>;
@@ -30,6 +80,10 @@ template <class T, int N = VECTORS> struct Terms {
                 unroll<LANES<T>>([&](auto i) __attribute__((always_inline)) {
                     const Row& r = rows[v * LANES<T> + i < u.rows ? v * LANES<T> + i : 0];
                     if (p.bias.data) x[i] = biases(r.bias + (begin + k) * p.bias.step[2], some);
+                    if (masked) {
+                        Bits<T> word = Bits<T>{} + (Int<T>)(seen_from(p, r, begin + k) & ((1u << LANES<T>) - 1));
+                        x[i] = select<T>((word & bit) == 0, broadcast((T)-INFINITY), x[i]);
+                    }
                     if (!p.mask.data) return;
                     Words<T> seen = bytes(r.mask + (begin + k) * p.mask.step[2], some);
                     x[i] = select<T>((Bits<T>)(seen == 0), broadcast((T)-INFINITY), x[i]);
@@ -37,6 +91,13 @@ template <class T, int N = VECTORS> struct Terms {
                 transpose<T>(x);
                 for (int i = 0; i < some; ++i) store(stored + (k + i) * ROWS<T, N> + v * LANES<T>, x[i]);
             }
+    }
+
+    // A bit for each lane.
+    static MHA_INLINE Bits<T> bits() {
+        Bits<T> x = {};
+        for (int i = 0; i < LANES<T>; ++i) x[i] = (Int<T>)1 << i;
+        return x;
     }
 
     // LANES numbers of a row, of which n are there. Those of the next block are asked for: rows are too many for the processor
@@ -78,7 +139,7 @@ template <class T, int N = VECTORS> struct Terms {
             } else if (p.distance.data) {
                 for (int j = 0; j < J; ++j) store(at + j * ROWS<T, N>, load(at + j * ROWS<T, N>) + distances(v, key + j));
             }
-            if (stored)
+            if (reads)
                 change([&](Vec<T> x, int j) __attribute__((always_inline)) {
                     Vec<T> y = load(term + j * ROWS<T, N>);
                     return select<T>(y == hidden, hidden, x + y);

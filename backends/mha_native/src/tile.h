@@ -186,7 +186,7 @@ template <class T, int PER, int N = VECTORS> struct Tile {
     // Attend to all keys of the unit, beginning with these tops and totals.
     virtual void attend() {
         memset(o, 0, sizeof(T) * value_width * ROWS<T, N>);
-        band.in_blocks(u.key_begin, u.key_end, BLOCK, [&](Vectors now, ptrdiff_t begin, ptrdiff_t end) {
+        terms.in_blocks(BLOCK, [&](Vectors now, ptrdiff_t begin, ptrdiff_t end) {
             if (now.count == 3) block<3>(now.first, begin, end);
             if (now.count == 2) block<2>(now.first, begin, end);
             if (now.count == 1) block<1>(now.first, begin, end);

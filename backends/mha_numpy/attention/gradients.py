@@ -21,7 +21,7 @@ _ROWS = 512  # queries in a tile, at most
 _COLS = 512  # keys in a tile of as many queries, at most
 _BAND_COLS = 192  # keys in a tile with a band, along which hidden pairs are computed in vain
 _PAIRS = 1 << 18  # pairs in a tile; half as many take 5% longer, since more calls cost more than a better cache gains
-_MASK_PAIRS = 1 << 19  # pairs for which a mask is evaluated at a time, if no view can express it
+_MASK_PAIRS = 1 << 21  # pairs of a mask that no view can express, evaluated at a time, at most
 _MIN_TASKS = 16  # if there are fewer tasks, keys are cut into spans,
 _SPAN = 512  # of at least so many keys,
 _MOST_SPANS = 4  # but into no more spans than this, because each has a sum of the gradients of all queries
@@ -144,7 +144,8 @@ def _tile_shape(s: Subproblem) -> tuple[int, int]:
     """Return the number of keys and the number of queries of a tile, at most."""
     group, length = s.query.shape[2:4]
     rows = min(length, max(1, _ROWS // group))
-    cols = max(_COLS, _PAIRS // (rows * group)) if s.band == (None, None) else _BAND_COLS
+    hides = s.band != (None, None) or s.tile_mask is not None
+    cols = _BAND_COLS if hides else max(_COLS, _PAIRS // (rows * group))
     if s.tile_mask is not None:
         cols = min(cols, max(16, _MASK_PAIRS // (s.tile_mask.copies * length)))
     return cols, rows

@@ -20,7 +20,7 @@ _ROWS = 512  # queries in a tile, at most
 _SCRATCH = 1 << 21  # bytes of scratch that a thread uses besides arguments and results: about what stays in its cache
 _EDGE, _EDGE_PAIRS = 64, 1 << 16  # keys, or pairs, in a tile cut by a band, at most: hidden pairs are computed in vain
 _MIN_TASKS = 4  # heads are computed together only while this many tasks remain, each worth a thread
-_MASK_PAIRS = 1 << 19  # pairs for which a mask is evaluated at a time, if no view can express it
+_MASK_PAIRS = 1 << 22  # pairs of a mask that no view can express, evaluated at a time, at most
 _SERIAL = 5e5  # ns of work below which no other thread is woken
 
 

@@ -113,7 +113,7 @@ class Subproblem:
         tiles = self.band.tiles(rows, range(self.num_keys), size, edge)
         if self.tile_mask is None:
             return list(tiles)
-        return [masked for tile in tiles for masked in self.tile_mask.tiles(tile.rows, tile.cols)]
+        return [masked for tile in tiles for masked in self.tile_mask.tiles(tile.rows, tile.cols, edge)]
 
     def tiles_of_keys(self, cols: range, size: int) -> list[Tile]:
         """Return the tiles of all queries that may see some of these keys, at most ``size`` queries each."""
@@ -176,8 +176,7 @@ class Subproblem:
         """Yield masks of a tile besides the band: some queries, and booleans (batch, key heads, cols, these queries, group)."""
         if self.mask is not None:
             yield tile.rows, self.mask.view(heads, tile.rows, tile.cols)
-        if tile.mask is not None:
-            rows, mask = tile.mask
+        for rows, mask in tile.mask or ():
             yield rows, mask[heads].transpose(0, 1, 4, 3, 2)
 
 

@@ -1,6 +1,6 @@
 """Masks that no view can express, evaluated for the queries and keys of a tile.
 
-The mask of such a tile is a pair: some of its queries, and which of their pairs attend, (batch, key heads, group, rows, cols).
+The mask of such a tile is a list of pairs: some of its queries, and which of their pairs attend, (batch, K, G, rows, cols).
 """
 
 from __future__ import annotations
@@ -30,8 +30,11 @@ class TileMask:
         assert self.p.mask is not None
         return max(1, math.prod(self.p.mask.block(self._grid(range(1), range(1))).shape[:-2]))
 
-    def tiles(self, rows: range, cols: range) -> Iterator[Tile]:
-        """Yield tiles that cover the attending pairs of some queries and keys, with the masks of some of their queries."""
+    def tiles(self, rows: range, cols: range, edge: int = 0) -> Iterator[Tile]:
+        """Yield tiles that cover the attending pairs of some queries and keys, with the masks of some of their queries.
+
+        ``edge``: keys that are computed together, about, where some pairs do not attend.
+        """
         mask = self.p.mask
         assert mask is not None
         relation = mask.relation(self._grid(rows, cols))
@@ -46,15 +49,13 @@ class TileMask:
             of_tiles: Any = codes_of(np, pairs, len(rows), len(cols))
             codes, rows, cols = of_tiles.tolist(), range(len(rows)), range(len(cols))
         assert codes is not None
-        for its_rows, its_cols, masked in spans(codes, rows, cols):
-            seen, some, keys = (_shifted(x, by) for x, by in ((its_rows, first), (masked, first), (its_cols, first_col)))
-            if not masked:
-                yield Tile(keys, seen)
-            elif pairs is None:
-                yield Tile(keys, seen, mask=(some, self._pairs(some, keys)))
-            else:
-                part = pairs[..., masked.start : masked.stop, its_cols.start : its_cols.stop]
-                yield Tile(keys, seen, mask=(some, part))
+        for its_rows, its_cols, masked in spans(codes, rows, cols, width=max(1, edge // BLOCK)):
+            seen, keys = _shifted(its_rows, first), _shifted(its_cols, first_col)
+            masks = []
+            for some in masked:
+                at = _shifted(some, first)
+                masks.append((at, self._pairs(at, keys) if pairs is None else pairs[..., _slice(some), _slice(its_cols)]))
+            yield Tile(keys, seen, mask=masks)
 
     @cached_property
     def _codes(self) -> Sequence[Sequence[int]] | None:
@@ -77,14 +78,14 @@ class TileMask:
         if len(tiles) == 1 and tiles[0].cols == cols:
             yield tiles[0]
             return
-        shape = np.broadcast_shapes(*(tile.mask[1].shape[:3] for tile in tiles if tile.mask is not None), (1, 1, 1))
-        pairs = np.zeros((*shape, len(seen), len(cols)), dtype=bool)
+        masks = [mask for tile in tiles for _, mask in tile.mask or ()]
+        pairs = np.zeros(
+            (*np.broadcast_shapes((1, 1, 1), *(mask.shape[:3] for mask in masks)), len(seen), len(cols)), dtype=bool
+        )
         for tile in tiles:
-            pairs[..., _within(tile.rows, seen), _within(tile.cols, cols)] = True
-            if tile.mask is not None:
-                rows, mask = tile.mask
+            for rows, mask in [(tile.rows, True), *(tile.mask or ())]:
                 pairs[..., _within(rows, seen), _within(tile.cols, cols)] = mask
-        yield Tile(cols, seen, mask=(seen, pairs))
+        yield Tile(cols, seen, mask=[(seen, pairs)])
 
     def _grid(self, rows: range, cols: range) -> Any:
         start = self.p.structure.keys.start
@@ -94,6 +95,10 @@ class TileMask:
         assert self.p.mask is not None
         array: Any = self.p.mask.block(self._grid(rows, cols))
         return grouped_pairs(self.p, array, self.batch, (len(rows), len(cols)))[self.at]
+
+
+def _slice(index: range) -> slice:
+    return slice(index.start, index.stop)
 
 
 def _shifted(index: range, by: int) -> range:

@@ -99,8 +99,8 @@ class Attention:
         scores = self.batch * self.heads * self.queries * (self.keys or self.queries)
         count = max(1, self.queries * CHECKED // max(scores, CHECKED))
         rows = np.sort(np.random.default_rng(SEED).permutation(self.queries)[:count])
-        some, seen, rounds = query[..., rows, :], self.seen(rows), self.query_dtype != "float32"
-        exact = exact_attention(some, key, value, dtype=self.query_dtype, rounds_weights=rounds, allowed=seen)
+        some, rounds = query[..., rows, :], self.query_dtype != "float32"
+        exact = exact_attention(some, key, value, dtype=self.query_dtype, rounds_weights=rounds, **self.exact_options(rows))
         whole = self._whole() if scores <= WHOLE else None
 
         def check(answer: Any) -> None:
@@ -112,7 +112,11 @@ class Attention:
 
         return check
 
-    def _whole(self) -> np.ndarray:
+    def exact_options(self, rows: np.ndarray) -> dict[str, Any]:
+        """Return the options of the exact answer for these queries."""
+        return {"allowed": self.seen(rows)}
+
+    def _whole(self) -> np.ndarray | None:
         """Return the answer of plain NumPy in float64."""
         query, key, value = (x.astype(np.float64) for x in self.arrays())
         return plain_numpy.attention(query, key, value, self.allowed())

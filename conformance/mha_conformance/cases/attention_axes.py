@@ -96,6 +96,8 @@ OFFSETS = (
 """Positions of query 0; an array holds one for each element of the batch, or one for all."""
 ARRAYS = ("scores", "keys", "queries", "heads", "batch", "batch of one", "whole")
 """Shapes of masks and biases that are arrays: which of the axes of the scores they have."""
+TERMS = ("function", "function with a relation", "function with a map", "function with others")
+"""Kinds of masks that are functions; the last one may contain any other mask."""
 
 PLAIN: dict[str, Any] = {
     "keys": "the same",
@@ -135,8 +137,12 @@ def axes_of(handles: Iterable[str], half: bool) -> dict[str, list[Any]]:
 
     bands = [band for band, needed in _BANDS.items() if needed <= has]
     expressions = ["expression"] if has >= contract.MASK_FEATURES else []
+    if "mask" in has:
+        expressions += given("mask_function", *TERMS[:-1])
+    expressions += given("mask_function", TERMS[-1]) if has >= contract.MASK_FEATURES else []
     biases = [*given("bias", *ARRAYS, "-inf"), *given("alibi", "alibi")]
     biases += [*given("relative_bias", "relative", "relative of one side"), *given("bias_term", "term")]
+    biases += given("score_function", "function")
     return {
         "room": list(ROOMS),
         "queries": list(LENGTHS),
@@ -173,6 +179,8 @@ def possible(row: Row) -> bool:
     """Return whether a problem can have all of these values, kinds by their least; axes that have no value do not count."""
     if row.get("packed") == "many" and row.get("queries", 127) < 127:
         return False
+    if row.get("term") == "function with a map" and 0 in (row.get("queries"), resolved(row).get("keys")):
+        return False
     return options_fit(row, row.get("keys", "the same") != "the same") and _size(resolved(row)) <= 1
 
 
@@ -198,8 +206,8 @@ def depends_on_positions(row: Row) -> bool:
     """Return whether a mask or bias is a function of positions, so that unequal lengths need an offset."""
     return (
         row.get("band", "none") != "none"
-        or row.get("term") in ("or", "not", "chunks", "expression")
-        or row.get("bias", "none").startswith(("alibi", "relative"))
+        or row.get("term", "none").startswith(("or", "not", "chunks", "expression", "function"))
+        or row.get("bias", "none").startswith(("alibi", "relative", "function"))
     )
 
 

@@ -44,7 +44,7 @@ class AttentionGradientProblem(AttentionProblem):
     @property
     def wanted(self) -> frozenset[str]:
         """The names of the arguments and options whose gradients are wanted."""
-        options = {"bias": {"bias", "table"} & self.floats.keys(), "sink": {"sink"} & self.floats.keys()}
+        options = {"bias": self.settings.learned, "sink": {"sink"} & self.floats.keys()}
         chosen = {name for name, given in options.items() if given and self.row[f"d_{name}"]}
         return frozenset({name for name in ARGUMENTS if name in self.row["wanted"]} | chosen or ARGUMENTS)
 
@@ -68,7 +68,7 @@ class AttentionGradientProblem(AttentionProblem):
 
     def _with_one_more_key(self, floats: Mapping[str, Floats], options: dict[str, Any]) -> tuple[list[Floats], dict[str, Any]]:
         """Return query, key and value, and the oracle's options, with a further key of zeros."""
-        query, key, value = (floats[name] for name in ARGUMENTS)
+        query, key, value = (floats[name] for name in ARGUMENTS)  # a score function leaves the score of such a key as it is
         more = {"allowed": True, "bias": 0.0, "kept_weights": 1.0}
         for name, filled in more.items():
             if options.get(name) is not None:
@@ -93,12 +93,26 @@ class AttentionGradientProblem(AttentionProblem):
         named = dict(zip(ARGUMENTS, gradients, strict=True)) | dict(gradients.options)
         if "bias" in wanted and "table" in self.floats:
             named["bias"] = named["bias"].table
+        if "bias" in wanted and self.settings.of_score:
+            named["bias"] = named["bias"].inputs
         return self._named(named)
 
     def _named(self, gradients: Mapping[str, Any]) -> dict[str, Any]:
         unwanted = sorted(name for name, x in gradients.items() if x is not None and name not in self.wanted)
         assert not unwanted, f"gradients of {', '.join(unwanted)} were returned, but not wanted"
-        return {f"d_{name}": gradients[name] for name in sorted(self.wanted)}
+        names = self.settings.of_score if "bias" in self.wanted else ()
+        if names:
+            of_arrays = dict(zip(names, gradients["bias"], strict=True))
+            without = {name for name, x in of_arrays.items() if x is None}
+            assert without == {*names} - self.floats.keys(), f"no gradients of {', '.join(sorted(without))}"
+            gradients = {**gradients, **of_arrays}
+        return {f"d_{name}": gradients[name] for name in self._results}
+
+    @property
+    def _results(self) -> list[str]:
+        """The names of the arrays that have gradients among the results."""
+        arrays = self.settings.learned if "bias" in self.wanted and self.settings.of_score else set()
+        return sorted((self.wanted - {"bias"} if arrays else self.wanted) | arrays)
 
     def exact(self, floats: Mapping[str, Floats]) -> dict[str, Floats]:
         return {name: x for name, (x, _) in next(self._stages(floats, "float64", rounds_weights=False)).items()}
@@ -131,7 +145,7 @@ class AttentionGradientProblem(AttentionProblem):
                 named |= {
                     name: (x[..., :-1, :], bound[..., :-1, :]) for name in ("key", "value") for x, bound in (named[name],)
                 }
-            yield {f"d_{name}": named[name] for name in sorted(self.wanted)}
+            yield {f"d_{name}": named[name] for name in self._results}
 
     def _of_bias(self, d_scores: Floats) -> Floats:
         d_scores = d_scores[..., : self.scores_shape[-1]]

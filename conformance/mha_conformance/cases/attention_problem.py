@@ -50,6 +50,9 @@ class AttentionProblem(Problem):
     first = "query"
     query, key, value = map(_array, ARGUMENTS)
 
+    def __str__(self) -> str:
+        return "; ".join([super().__str__(), *self.settings.functions])
+
     def options(self, make: Make) -> dict[str, Any]:
         """Return the options of the call, from arrays that ``make`` makes."""
         arrays = {**self.floats, **self.others}

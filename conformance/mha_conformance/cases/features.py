@@ -24,6 +24,8 @@ FEATURES: dict[str, Row] = {
     "alibi": {"bias": "alibi"},
     "relative_bias": {"bias": "relative"},
     "bias_term": {"bias": "term"},
+    "mask_function": {"term": "function"},
+    "score_function": {"bias": "function"},
     "softcap": {"softcap": 0.5},
     "sink": {"sink": "small"},
     "grouped_query": {"kv_heads": 2, "groups": 2},
@@ -32,7 +34,7 @@ FEATURES: dict[str, Row] = {
     "lse": {"lse": True},
     "int8": {"int8": True},
 }
-"""For each feature, the axes of a problem that uses it and no other."""
+"""For each feature, the axes of a problem that uses it and no other; a mask function is a ``mask`` too."""
 ALL_FEATURES = contract.FEATURES["attention"] | STATE_FEATURES
 """All features that core can name. No problem uses ``STATE_FEATURES``: the arrays decide whether a gradient is recorded."""
 _SHAPES: Row = {"queries": 6, "batch": "one", "kv_heads": 4, "groups": 1, "head_dim": 8, "value_dim": "the same", "lse": False}

@@ -18,6 +18,7 @@ import mha_core as mha
 from mha_core.shared import device_of, split_axis
 
 from ..backend import BackendUnderTest
+from .onnx_flex import flex_attention
 
 HALF_EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 
@@ -62,7 +63,8 @@ def cases() -> list[Case]:
             continue
         (single,) = graph
         inputs, outputs = (list(data) for data in case.data_sets[0])
-        schema = onnx.defs.get_schema(single.op_type, case.model.opset_import[0].version)
+        versions = {opset.domain: opset.version for opset in case.model.opset_import}
+        schema = onnx.defs.get_schema(single.op_type, versions[single.domain], single.domain)
         names = [argument.name for argument in schema.inputs]
         given = {name: inputs.pop(0) for name, used in zip(names, single.input, strict=False) if used}
         expected = [outputs.pop(0) if used else None for used in single.output]
@@ -193,6 +195,7 @@ def _softmax(backend: BackendUnderTest, x: dict[str, Any], *, axis: int = -1) ->
 
 OPERATORS: dict[str, Callable[..., list[Any]]] = {
     "Attention": _attention,
+    "FlexAttention": flex_attention,
     "RotaryEmbedding": _rotary,
     "LayerNormalization": _layer_norm,
     "RMSNormalization": _rms_norm,

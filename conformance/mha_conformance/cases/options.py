@@ -20,8 +20,11 @@ from mha_core.shared import Bias
 
 from ..oracle.attention import Floats
 from ..oracle.dropout import kept_by_seed
+from ..oracle.score_function import ScoreFunction
 from . import masks
 from .attention_axes import FAR, batch_shape
+from .function_masks import Pairs, function_mask
+from .functions import Draw, as_function, indices_of
 from .kinds import Row
 from .masks import AnyMask
 
@@ -47,7 +50,7 @@ class Options:
 
     row: Row
     floats: dict[str, np.ndarray] = field(default_factory=dict)
-    """Floating arrays by name: ``bias``, ``table`` of a relative bias, ``sink``."""
+    """Floating arrays by name: ``bias``, ``table`` of a relative bias, ``sink``, and those of a score function."""
     others: dict[str, np.ndarray] = field(default_factory=dict)
     """Arrays of booleans and integers by name: masks, lengths, segments, offsets."""
     masks: list[tuple[Make, np.ndarray]] = field(default_factory=list)
@@ -57,6 +60,12 @@ class Options:
     """Returns the bias as an array that broadcasts likewise, from the floating arrays and the dtype of the scores."""
     buckets: np.ndarray | None = None
     """The buckets of a relative bias, (L, S), or (..., 1, L, S) with an offset for each element of the batch."""
+    score: Callable[[Mapping[str, Floats]], ScoreFunction] | None = None
+    """Returns the score function of the oracle, from the floating arrays."""
+    of_score: tuple[str, ...] = ()
+    """The names of all arrays of the score function, in order."""
+    functions: list[str] = field(default_factory=list)
+    """The functions that were drawn, as text."""
     dropped: float = 0.25
     """The share of weights that dropout drops."""
     seed: int | None = None
@@ -101,6 +110,11 @@ class Options:
         keep = {"keep": arrays["keep"]} if self.seed is None else {"seed": self.seed}
         return mha.weight_dropout(self.dropped, **keep)
 
+    @property
+    def learned(self) -> frozenset[str]:
+        """The floating arrays of the bias, which have gradients."""
+        return frozenset({"bias", "table", *self.of_score} & self.floats.keys())
+
     def oracle(self, floats: Mapping[str, Floats], wide: str) -> dict[str, Any]:
         """Return the same options as the oracle takes them. A bias of -inf masks, although what it masks may not hold NaN."""
         allowed, bias = self.visible, None if self.whole_bias is None else self.whole_bias(floats, wide)
@@ -108,7 +122,8 @@ class Options:
             allowed, bias = allowed & (bias > -np.inf), np.where(bias > -np.inf, bias, 0.0)
         kept = {"kept_weights": self.others["keep"] / (1 - self.dropped)} if "keep" in self.others else {}
         settings = {"softcap": self.row["softcap"], "scale": self.row["scale"], "sink": floats.get("sink")}
-        return {"allowed": allowed, "bias": bias, **settings, **kept}
+        score = {} if self.score is None else {"score": self.score(floats)}
+        return {"allowed": allowed, "bias": bias, **settings, **kept, **score}
 
 
 def options_of(row: Row, structure: np.random.Generator, rng: np.random.Generator) -> Options:
@@ -179,6 +194,11 @@ def _add_masks(made: Options, q: np.ndarray, k: np.ndarray, structure: np.random
         add(masks.segments(of_queries, of_keys))
     elif row["term"] == "expression":
         add(masks.random_mask(structure, rng, q, k, batch_shape(row), heads_of(row)))
+    elif row["term"].startswith("function"):
+        pairs = Pairs(q, k, batch_shape(row), heads_of(row), made.offset or 0)
+        mask, expression = function_mask(row["term"], pairs, structure, rng)
+        made.functions.append(f"mask function {expression}")
+        add(mask)
 
 
 def _near_the_keys(low: int | None, high: int | None, offset: int | None) -> tuple[int | None, int | None]:
@@ -242,6 +262,8 @@ def _add_bias(made: Options, q: np.ndarray, k: np.ndarray, structure: np.random.
     if kind == "term":
         slope = float(structure.uniform(-0.02, 0.02))
         made.bias, made.whole_bias = (lambda arrays: KeyBias(slope)), (lambda floats, wide: slope * k)
+    elif kind == "function":
+        _add_score_function(made, q, k, structure, rng)
     elif kind == "alibi":
         slopes, distance = _slopes(heads), np.abs(q - k)
         made.bias = lambda arrays: mha.alibi(heads)
@@ -264,6 +286,24 @@ def _add_bias(made: Options, q: np.ndarray, k: np.ndarray, structure: np.random.
         if kind == "-inf":
             x[rng.random(x.shape) < 0.2] = -np.inf
         made.add_array_bias(x)
+
+
+def _add_score_function(
+    made: Options, q: np.ndarray, k: np.ndarray, structure: np.random.Generator, rng: np.random.Generator
+) -> None:
+    row, batch, heads = made.row, batch_shape(made.row), heads_of(made.row)
+    sizes = {"batch": math.prod(batch), "head": heads, "key": len(k)}
+    draw = Draw(structure, rng, sizes, "bias", mixed=row.get("mixed", False))
+    expression = draw.score()
+    made.functions.append(f"score function {expression}")
+    made.of_score = tuple(draw.arrays)
+    floats = {name: x for name, x in draw.arrays.items() if x.dtype.kind == "f"}
+    others = {name: x for name, x in draw.arrays.items() if name not in floats}
+    made.floats |= floats
+    made.others |= others
+    function, indices = as_function(expression, [*draw.arrays], "score"), indices_of(q, k, batch, heads)
+    made.bias = lambda arrays: mha.score_function(function, [arrays[name] for name in made.of_score])
+    made.score = lambda numbers: ScoreFunction(expression, {**indices, **others}, {name: numbers[name] for name in floats})
 
 
 def _slopes(heads: int) -> np.ndarray:

@@ -21,10 +21,12 @@ def attention(
     softcap: float | None = None,
     sink: Any = None,
     kept_weights: Any = None,
+    score: Any = None,
 ) -> tuple[Floats, Floats, Floats]:
     """Return (out, lse, weights); ``allowed`` and ``bias`` are full arrays. Contiguous query heads share a key head.
 
     kept_weights: what the weights are multiplied by, for dropout; the returned weights are those before it.
+    score: function that takes the place of the scores, after softcap.
     """
     query, key, value = (np.asarray(x, dtype=complex if np.iscomplexobj(x) else float) for x in (query, key, value))
     groups = query.shape[-3] // key.shape[-3]
@@ -32,6 +34,7 @@ def attention(
     scale = (1 / math.sqrt(query.shape[-1]) if query.shape[-1] else 1.0) if scale is None else scale
     s = query @ np.swapaxes(key, -1, -2) * scale
     s = s if softcap is None else softcap * np.tanh(s / softcap)
+    s = s if score is None else score(s)
     s = s if bias is None else s + bias
     batch = np.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
     s = np.broadcast_to(s if allowed is None else np.where(allowed, s, -np.inf), (*batch, *s.shape[-2:]))

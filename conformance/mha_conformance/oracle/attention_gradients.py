@@ -6,7 +6,8 @@ With a the scaled scores, c the softcap, s the scores, p the weights, y the outp
     delta = sum(d_y y) - d_lse    dp = d_y v^T    ds = p (dp - delta)    da = scale ds (1 - tanh(a / c)^2)
     d_query = da k    d_key = da^T q    d_value = p^T d_y    d_bias = ds    d_sink = -sum(p_sink delta)
 
-Dropout multiplies p in y and d_value, and dp, by the same numbers.
+Dropout multiplies p in y and d_value, and dp, by the same numbers. A score function multiplies da by its slope, and each number
+that it reads has the sum of ds times the derivative by it as its gradient.
 
 The error of a sum of n products is relative to the sum of their absolute values, and that of a weight to its argument:
 
@@ -23,13 +24,14 @@ exactly 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from .attention import Floats, attention
+from .score_function import Changed, ScoreFunction
 from .tolerance import LARGEST, NEGLIGIBLE, SMALLEST, UNIT_ROUNDOFF, compute_dtype, flushed
 
 Bounded = tuple[Floats, Floats]
@@ -48,6 +50,9 @@ class _Factors:
     query: Floats
     key: Floats
     d_out: Floats
+    of_score: Mapping[str, Any]
+    """The terms of the gradient of each array of a score function, as ``ScoreFunction.gradient`` takes them."""
+    score: ScoreFunction | None
 
     def sums(self, shapes: dict[str, tuple[int, ...]], of_bias: Callable[[Floats], Floats] | None) -> dict[str, Floats]:
         """Return the gradients, summed over the query heads that share a key head and over axes that were broadcast."""
@@ -60,6 +65,9 @@ class _Factors:
             gradients["bias"] = of_bias(self.ds)
         if "sink" in shapes:
             gradients["sink"] = summed_to(self.d_sink.sum(axis=-1), shapes["sink"])
+        for name, terms in self.of_score.items():
+            assert self.score is not None
+            gradients[name] = self.score.gradient(name, terms)
         return gradients
 
 
@@ -84,9 +92,12 @@ def gradient_bounds(
     scale: float | None = None,
     softcap: float | None = None,
     sink: Any = None,
+    score: ScoreFunction | None = None,
     wide: frozenset[str] = frozenset(),
 ) -> Iterator[dict[str, Bounded]]:
-    """Yield the gradients of query, key, value, bias and sink by name, for arrays that already hold numbers of ``dtype``.
+    """Yield the gradients of query, key, value, bias, sink and the arrays of ``score`` by name.
+
+    The arrays already hold numbers of ``dtype``.
 
     The first have bounds of 0. Then come bounds on rounding, which are enough for most results, and at last those with the
     errors of tiny numbers too. In half precision, where the forward pass is rounded, the last ones follow at once.
@@ -98,7 +109,7 @@ def gradient_bounds(
     wide : the names of arrays that have the dtype of the scores, also beside half precision
     """
     arrays = {name: np.asarray(x, dtype=np.float64) for name, x in (("query", query), ("key", key), ("value", value))}
-    options = {"allowed": allowed, "bias": bias, "scale": scale, "softcap": softcap, "sink": sink}
+    options = {"allowed": allowed, "bias": bias, "scale": scale, "softcap": softcap, "sink": sink, "score": score}
     y, lse, p = attention(*arrays.values(), **options)
     q, k, v = (np.repeat(x, y.shape[-3] // max(1, x.shape[-3]), axis=-3) for x in arrays.values())
     dropped = kept_weights is not None
@@ -117,14 +128,21 @@ def gradient_bounds(
     d_p, delta = kept_weights * (d_y @ np.swapaxes(v, -1, -2)), (d_y * y).sum(axis=-1) - d_lse
     ds = p * (d_p - delta[..., None])
     shapes = {name: x.shape for name, x in arrays.items()} | ({} if sink is None else {"sink": np.shape(sink)})
-    exact = _Factors(w, ds, scale * ds * slope, -p_sink * delta, q, k, d_y).sums(shapes, of_bias)
+    size_a = abs(scale) * (np.abs(q) @ np.swapaxes(np.abs(k), -1, -2))
+    s = a if softcap is None else softcap * np.tanh(a / softcap)
+    u, u_out = UNIT_ROUNDOFF[compute_dtype(dtype)], UNIT_ROUNDOFF[dtype]
+    changed = Changed.unchanged(s, size_a) if score is None else Changed.by(score, s, size_a + np.abs(s), u)
+    f, terms_of = changed.slope, changed.terms
+    exact = _Factors(
+        *(w, ds, scale * ds * f.value * slope, -p_sink * delta, q, k, d_y),
+        *(terms_of(lambda by: ds * by.value), score),
+    ).sums(shapes, of_bias)
     yield {name: (x, np.zeros(x.shape)) for name, x in exact.items()}
 
     # the errors of the same factors, in units of 8 u log2(n)
-    size_a = abs(scale) * (np.abs(q) @ np.swapaxes(np.abs(k), -1, -2))
-    s = a if softcap is None else softcap * np.tanh(a / softcap)
+    s = changed.score.value
     s = np.where(seen, s if bias is None else s + bias, 0)
-    own = np.where(seen, size_a + np.abs(s) + (0 if bias is None else np.abs(bias)), 0)
+    own = np.where(seen, changed.score.error + np.abs(s) + (0 if bias is None else np.abs(bias)), 0)
     own_sink = 0.0 if sink is None else np.abs(np.asarray(sink, dtype=np.float64))[:, None]
     of_lse = 4 + np.abs(finite_lse) + (p * own).sum(axis=-1) + p_sink * own_sink
     r = own + of_lse[..., None]
@@ -134,12 +152,15 @@ def gradient_bounds(
     terms = size_p + size_delta[..., None]
     error_ds = p * (r * terms + error_delta[..., None])
     of_slope = 0.0 if softcap is None else p * terms * (1 + 2 / softcap * size_a * slope)
+    error_da = abs(scale) * ((error_ds * slope + of_slope) * np.abs(f.value) + p * terms * f.error * slope)
     absolute = np.abs(q), np.abs(k), np.abs(d_y)
     error_sink = p_sink * ((of_lse + own_sink) * size_delta + error_delta)
-    error = _Factors(w * r, error_ds, abs(scale) * (error_ds * slope + of_slope), error_sink, *absolute).sums(shapes, of_bias)
+    error = _Factors(
+        *(w * r, error_ds, error_da, error_sink, *absolute),
+        *(terms_of(lambda by: error_ds * np.abs(by.value) + p * terms * (np.abs(by.value) + by.error)), score),
+    ).sums(shapes, of_bias)
 
     wide_dtype, both = compute_dtype(dtype), 2.0 if dtype == "float64" else 1.0  # the oracle computes in float64 too
-    u, u_out = UNIT_ROUNDOFF[wide_dtype], UNIT_ROUNDOFF[dtype]
 
     def bounded(name: str, x: Floats, rest: Floats | float) -> Bounded:
         its_dtype = wide_dtype if name in wide else dtype
@@ -169,7 +190,10 @@ def gradient_bounds(
     rest_sink = rest_sink + flushed(p_sink * size_delta, 2, dtype)
     rest_da = abs(scale) * rest_ds + np.where(seen, SMALLEST[wide_dtype], 0)  # scaled before or after the sum
     rest_da = rest_da + flushed(abs(scale) * p * terms, 1, dtype)
-    rest = _Factors(rest_w, rest_ds, rest_da, rest_sink, *absolute).sums(shapes, of_bias)
+    rest = _Factors(
+        *(rest_w, rest_ds, rest_da, rest_sink, *absolute),
+        *(terms_of(lambda by: rest_ds * np.abs(by.value) + flushed(p * terms * np.abs(by.value), 1, dtype)), score),
+    ).sums(shapes, of_bias)
     yield {name: bounded(name, x, rest[name]) for name, x in exact.items()}
 
 

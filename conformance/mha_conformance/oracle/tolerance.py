@@ -8,9 +8,9 @@ u_out that of the output, and u_p that of probabilities which a fused kernel rou
 
 A sum of n products has an error of u sqrt(n) times the sum of their magnitudes, since rounding errors have either sign (Higham
 and Mary 2019). Terms below u times the sum are an exception: they may be lost one after another (``absorbed``). exp turns an
-absolute error of its argument into a relative one of its result. Softcap and bias add their own roundings to ds; e0 is a
-probability that may count as 0; ``tiny`` is half the smallest subnormal of the output, and what is flushed. The oracle computes
-in float64: for a backend that computes in float64 too, both have errors, and the bound doubles.
+absolute error of its argument into a relative one of its result. Softcap, bias and score functions add their own roundings to
+ds; e0 is a probability that may count as 0; ``tiny`` is half the smallest subnormal of the output, and what is flushed. The
+oracle computes in float64: for a backend that computes in float64 too, both have errors, and the bound doubles.
 
 An exponential may be a power of two. If scores are multiplied by log2(e), the product is rounded relative to |s|; if their
 distances are, relative to s_max - s, as the difference is. log2(e), which float32 and float64 hold within u / 4, is a factor of
@@ -103,7 +103,7 @@ def exact_attention(
     rounds_weights: allow probabilities to be rounded to ``dtype``, as fused half-precision kernels do.
     equal_weights: the probabilities of a row are nearly equal, so that rounding errors of their sum may all have one sign.
     kept_weights: what the weights are multiplied by, for dropout.
-    options: ``allowed``, ``bias``, ``softcap`` and ``sink``, as the oracle takes them.
+    options: ``allowed``, ``bias``, ``softcap``, ``score`` and ``sink``, as the oracle takes them.
     """
     y, lse, p = attention(query, key, value, scale=scale, kept_weights=kept_weights, **options)
     u, u_out = UNIT_ROUNDOFF[compute_dtype(dtype)], UNIT_ROUNDOFF[dtype]
@@ -144,6 +144,7 @@ def _score_errors(
     bias: Any = None,
     softcap: float | None = None,
     sink: Any = None,
+    score: Any = None,
 ) -> tuple[Floats, Floats]:
     """Return ds for every pair, and p ds of the sink, which has a weight but no value."""
     width = query.shape[-1]
@@ -155,6 +156,9 @@ def _score_errors(
         s = softcap * np.tanh(s / softcap)
         ds = ds + 4 * np.abs(s)  # the division, tanh within two roundings, the product; the slope is at most 1
     ds = ds + np.abs(s)  # in another base
+    if score is not None:  # of scores that are in base e again; its results are in another base
+        rounded = score.rounded(s, u * (ds + np.abs(s)), u)
+        s, ds = rounded.value, rounded.error / u + np.abs(rounded.value)
     if bias is not None:
         s = s + bias
         ds = ds + np.abs(s) + 2 * np.abs(bias)  # the sum, and the bias: a product of slope and distance, and in another base
@@ -206,7 +210,8 @@ class Compared:
     def assert_within(self) -> None:
         """Raise AssertionError, naming the worst element, if any is wrong. The greatest error over its bound is recorded."""
         greatest = float(self.excess.max(initial=0.0))
-        evidence.error(OPERATIONS.get(self.name, self.name.partition(" ")[0]), self.got.dtype.name, greatest)
+        operation = self.name.partition(" ")[0]
+        evidence.error(OPERATIONS.get(self.name, OPERATIONS.get(operation, operation)), self.got.dtype.name, greatest)
         if self.wrong.any():
             at = tuple(int(i) for i in np.unravel_index(int(np.argmax(self.excess)), self.excess.shape))
             got, exact, bound, error, excess = (x[at] for x in (self.got, self.exact, self.bound, self.error, self.excess))

@@ -46,7 +46,8 @@ REFUSED = {
     "does not handle gradient": ([torch.zeros(1, 2, 2, requires_grad=True)] * 3, {}),
     "does not handle d_bias": ([X] * 3, {"bias": np.ones((4, 6, 6), np.float32), "gradients": True}),
     "does not handle broadcast": ([X, X[0], X[0]], {"gradients": True}),
-    "does not handle mask": ([X] * 3, {"mask": SEGMENTS, "gradients": True}),
+    "does not handle score_function": ([X] * 3, {"bias": mha.score_function(lambda s, b, h, q, k: s), "gradients": True}),
+    "does not combine packed with mask": ([X] * 3, {"mask": PACKED & SEGMENTS}),
 }
 
 
@@ -212,7 +213,10 @@ WRONG = [
 def fitting(function):
     """Return the arrays of a call that is accepted, by name."""
     arrays = {"query": zeros(2, 4, 6, 8), "key": zeros(2, 2, 9, 8), "value": zeros(2, 2, 9, 5), "out": zeros(2, 4, 6, 5)}
-    arrays |= {"lse": zeros(2, 4, 6, 1), **dict.fromkeys(("sink", "mask", "bias", "distance", "lengths", "sequences"))}
+    arrays |= {
+        "lse": zeros(2, 4, 6, 1),
+        **dict.fromkeys(("sink", "mask", "bias", "distance", "lengths", "sequences", "tiles", "words")),
+    }
     if function == "attend_vjp":
         arrays |= {"d_out": zeros(2, 4, 6, 5), "d_lse": None, "d_query": zeros(2, 4, 6, 16)}
         arrays |= {"d_key": zeros(2, 2, 9, 16), "d_value": zeros(2, 2, 9, 16)}
@@ -226,8 +230,8 @@ def test_arrays_that_do_not_fit_the_plan_are_refused(native, function, changes, 
     call(plan, 1, *arrays.values())
     with pytest.raises(error, match=message):
         call(plan, 1, *(arrays | changes).values())
-    with pytest.raises(TypeError, match=f"expected {2 + len(arrays)} arguments, not 13" if len(arrays) > 11 else "not 12"):
-        call(plan, 1, *[*arrays.values()][: 11 if len(arrays) > 11 else 10])
+    with pytest.raises(TypeError, match=f"expected {2 + len(arrays)} arguments, not 15" if len(arrays) > 13 else "not 14"):
+        call(plan, 1, *[*arrays.values()][: 13 if len(arrays) > 13 else 12])
 
 
 def test_results_lie_where_the_arrays_do(rng):
@@ -241,7 +245,7 @@ def test_results_lie_where_the_arrays_do(rng):
 
 
 def test_the_source_can_be_read():
-    """Attention has at most 2,000 lines of code, besides comments and empty lines, and 70 for keys and values in int8.
+    """Attention has at most 2,000 lines of code, besides comments and empty lines, 70 for int8, and 130 for masks as tiles.
 
     No file is long, and no line. Linear maps of int8 weights have at most 370, with AMX and AArch64's levels.
     """
@@ -251,7 +255,7 @@ def test_the_source_can_be_read():
     of_int8 = sum(len(lines) for name, lines in code.items() if "int8" in name)
     of_others = sum(len(lines) for name, lines in code.items() if name in others)
     assert of_int8 <= 370 and len(code["ffi.cpp"]) <= 150
-    assert sum(map(len, code.values())) - of_int8 - of_others <= 2070
+    assert sum(map(len, code.values())) - of_int8 - of_others <= 2200
     assert {name: len(lines) for name, lines in files.items() if len(lines) > 350} == {}
     assert [line for lines in files.values() for line in lines if len(line) > 128] == []
 

@@ -19,7 +19,17 @@ import mha_core as mha
 from mha_core.plugin import Call
 
 pytestmark = [needs_native, needs.installed("mha_jax", "jax"), pytest.mark.usefixtures("native")]
-REFUSED = ("mask", "bias_term", "another window", "chunks", "prefix", "not causal", "segments")
+REFUSED = (
+    "mask",
+    "bias_term",
+    "another window",
+    "chunks",
+    "prefix",
+    "not causal",
+    "segments",
+    "mask_function",
+    "score_function",
+)
 """Options for which the kernel on NumPy arrays is not chosen, or that core reduces to others."""
 OPTIONS = {
     **{name: (name,) for name in NAMES if name not in REFUSED},

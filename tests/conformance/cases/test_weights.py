@@ -30,10 +30,11 @@ def kernel(p, lse, rows, cols, num_keys):
     k = k[..., heads % k.shape[-3] if in_turn else heads // p.num_groups, :, :]
     if fault == "the last of 1000 keys counts as 0" and num_keys > 1000:
         k[..., -1, :] = 0
-    s, bias = p.scale * (q @ np.swapaxes(k, -1, -2)), 0 if p.bias is None else p.bias.block(grid)
-    if fault == "softcap after the bias":
-        s, bias = s + bias, 0
-    s = bias + (s if p.softcap is None else p.softcap * np.tanh(s / p.softcap))
+    s = p.scale * (q @ np.swapaxes(k, -1, -2))
+    steps = [lambda s: s if p.softcap is None else p.softcap * np.tanh(s / p.softcap)]
+    steps.append(lambda s: s if p.bias is None else p.bias.added(np.broadcast_to(s, grid.shape), grid))
+    for step in reversed(steps) if fault == "softcap after the bias" else steps:
+        s = step(s)
     s = s if p.mask is None else np.where(p.mask.block(grid), s, -np.inf)
     if lse is None or fault == "lse is of the chosen columns":
         of = s[..., list(cols)] if fault == "lse is of the chosen columns" else s

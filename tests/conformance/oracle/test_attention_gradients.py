@@ -40,6 +40,8 @@ class Scalar:
             )
         if "table" in p.floats:
             options["bias"] = p.settings.whole_bias(arrays, "float64")
+        if p.settings.score is not None:
+            options["score"] = p.settings.score(arrays)
         options |= {"sink": arrays.get("sink")}
         out, lse, _ = attention(*(arrays[name] for name in ("query", "key", "value")), **options)
         lse = np.where(np.isfinite(lse), lse, 0)  # of rows that see no key

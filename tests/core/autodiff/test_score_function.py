@@ -98,6 +98,17 @@ def test_a_function_without_a_rule_is_named():
         mha.vjp(lambda x: mha.scaled_dot_product_attention(x, x, x, bias=bias), x)[1](x)
 
 
+def test_an_array_that_is_read_from_the_surroundings_gets_no_gradient_and_says_so():
+    def loss(x, slopes):
+        bias = mha.score_function(lambda score, b, h, q, k: score - slopes[h] * abs(q - k))
+        return mha.scaled_dot_product_attention(x, x, x, bias=bias)
+
+    with pytest.raises(
+        TypeError, match=r"score_function\(<lambda>\) reads an array whose gradient is recorded: pass it in arr"
+    ):
+        mha.vjp(loss, np.ones((1, 3, 2)), np.ones(1))
+
+
 @pytest.mark.parametrize("result", [3.0, np.ones(2, dtype=int)])
 def test_results_of_another_kind_are_refused(result):
     x = np.ones((1, 2, 4))
@@ -108,3 +119,37 @@ def test_results_of_another_kind_are_refused(result):
 def test_a_score_function_is_no_number():
     with pytest.raises(TypeError, match=r"call its method added\(scores, grid\)"):
         mha.score_function(lambda score, b, h, q, k: score).block(Grid(XP, None, range(1), range(1)))
+
+
+def test_arrays_in_half_precision_are_combined_in_the_dtype_of_the_scores():
+    rng = np.random.default_rng(3)
+    x, a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((1, 4, 2), (4,), (4,)))
+
+    def product(score, batch, head, query, key, a, b):
+        return score + a[query] * b[key]
+
+    wide = [y.astype(np.float32) for y in (a, b)]
+    expected = mha.attention_state(x, x, x, bias=mha.score_function(product, wide)).lse
+    assert (mha.attention_state(x, x, x, bias=mha.score_function(product, [a, b])).lse == expected).all()
+
+
+@pytest.mark.parametrize("by_batch", [False, True])
+def test_only_the_values_may_have_batch_axes(by_batch):
+    rng = np.random.default_rng(4)
+    query, key, value, step = (rng.standard_normal(shape) for shape in ((1, 4, 3), (1, 4, 3), (3, 1, 4, 3), (1, 4, 3)))
+    d_out = rng.standard_normal((3, 1, 4, 3))
+    scaled = mha.score_function(lambda score, b, h, q, k: score * (1 + b) if by_batch else score * 1.5)
+    with mha.use_kernel("attention", "algebra"), mha.use_kernel("attention_vjp", "algebra"):
+        _, pullback = mha.vjp(mha.scaled_dot_product_attention, query, key, value, bias=scaled)
+        ends = [mha.scaled_dot_product_attention(query + sign * 1e-6 * step, key, value, bias=scaled) for sign in (1, -1)]
+    assert np.isclose((pullback(d_out)[0] * step).sum(), ((ends[0] - ends[1]) * d_out).sum() / 2e-6, rtol=1e-6)
+
+
+def test_a_library_whose_arrays_refuse_others_has_gradients():
+    import array_api_strict as strict
+
+    x, slopes = strict.asarray(np.random.default_rng(5).standard_normal((1, 3, 2))), strict.asarray([2.0])
+    less = mha.score_function(lambda score, b, h, q, k, slopes: slopes[h] - score, [slopes])
+    _, pullback = mha.vjp(mha.scaled_dot_product_attention, x, x, x, bias=less, wrt=lambda name: name == "query")
+    negative = mha.vjp(mha.scaled_dot_product_attention, x, x, x, scale=-(2**-0.5), wrt=lambda name: name == "query")[1]
+    assert np.allclose(pullback(x)[0]._array, negative(x)[0]._array)

@@ -24,7 +24,14 @@ from sample_kernels import (
 import mha_core as mha
 from mha_core.algebra.biases import as_bias
 from mha_core.algebra.structure import Structure
-from mha_core.dispatch.contract import ATTENTION_FEATURES, BIAS_FEATURES, LAYER_FEATURES, MASK_FEATURES, OPTION_FEATURES
+from mha_core.dispatch.contract import (
+    ATTENTION_FEATURES,
+    BIAS_FEATURES,
+    FUNCTION_FEATURES,
+    LAYER_FEATURES,
+    MASK_FEATURES,
+    OPTION_FEATURES,
+)
 from mha_core.ops.attend import prepare
 from mha_core.plugin import AttentionProblem, Bias, Mask
 
@@ -45,7 +52,7 @@ def assert_equal(state, expected):
 
 
 def test_every_feature_of_attention_is_tried_here():
-    assert frozenset(FEATURES) | {"lse"} == ATTENTION_FEATURES
+    assert frozenset(FEATURES) | {"lse"} == ATTENTION_FEATURES | FUNCTION_FEATURES
 
 
 def test_every_kind_of_bias_has_a_feature(arguments):
@@ -117,9 +124,10 @@ def test_a_kernel_without_lse_is_asked_only_by_calls_that_need_none(installed, a
 
 @each_feature
 def test_a_kernel_that_declares_the_feature_receives_the_call(installed, arguments, feature):
-    installed(a_kernel(handles=frozenset({feature})))
+    with_it = {"mask_function": {"mask"}}.get(feature, set())
+    installed(a_kernel(handles=frozenset({feature, *with_it})))
     assert (mha.scaled_dot_product_attention(**arguments(feature)) == ANSWER).all()
-    assert given().features == {feature}
+    assert given().features == {feature, *with_it}
 
 
 @each_feature

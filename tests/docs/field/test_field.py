@@ -7,6 +7,11 @@ from field.cache_names import NAMES
 from field.caches import COLUMNS as CACHE_COLUMNS
 from field.caches import READ as CACHES_READ
 from field.caches import RUN
+from field.functions import COLUMNS as FUNCTION_COLUMNS
+from field.functions import PARAMETERS as FUNCTION_PARAMETERS
+from field.functions import READ as FUNCTIONS_READ
+from field.functions import ROWS
+from field.functions import RUN as RUN_WITH_FUNCTIONS
 from field.outcomes import PROBES
 from field.peer_caches import CELLS
 from field.peers import ATTEND, COLUMNS, PARAMETERS
@@ -34,6 +39,8 @@ def tables(text, first="feature"):
 
 FIELD = tables(TEXT.partition("<!-- end -->")[2])
 CACHES = tables(TEXT, "cache")
+FUNCTIONS = tables(TEXT, "function")
+ARGUMENTS = PARAMETERS | FUNCTION_PARAMETERS
 READ = {
     "runs on torch tensors",
     "runs on JAX arrays",
@@ -63,6 +70,18 @@ def test_cell_says_what_a_cache_does(feature, column, rng):
         check(rng)
 
 
+@pytest.mark.parametrize("column", RUN_WITH_FUNCTIONS)
+@pytest.mark.parametrize("feature", ROWS)
+def test_cell_says_what_a_function_does(feature, column, rng):
+    if feature not in FUNCTIONS_READ or column == "mha-core":
+        assert ROWS[feature](column, rng) == FUNCTIONS[feature][column]
+
+
+def test_every_row_of_functions_is_run():
+    assert set(FUNCTIONS) == set(ROWS) >= FUNCTIONS_READ
+    assert all(tuple(row) == FUNCTION_COLUMNS for row in FUNCTIONS.values())
+
+
 def test_the_readme_says_how_many_rows_there_are():
     assert f"has {len(FIELD)} rows" in PAGES[1].read_text(encoding="utf-8")
 
@@ -79,9 +98,9 @@ def test_every_check_of_a_cache_has_a_row():
     assert all(tuple(row) == CACHE_COLUMNS for row in CACHES.values())
 
 
-@pytest.mark.parametrize("column", PARAMETERS)
+@pytest.mark.parametrize("column", ARGUMENTS)
 def test_peer_has_no_argument_that_the_table_does_not_know(column):
-    actual, known = PARAMETERS[column]
+    actual, known = ARGUMENTS[column]
     assert actual() == set(known.split())
 
 

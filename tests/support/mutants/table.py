@@ -47,7 +47,7 @@ TABLE: dict[str, tuple[Judged, ...]] = {
         f"mha_numpy.attention.{module}": judged
         for judged, modules in (
             (TILES, ("exponential", "few_pairs", "kernel", "tiles")),
-            (TILES + TILE_GRADIENTS, ("masks_and_biases", "split", "subproblem")),
+            (TILES + TILE_GRADIENTS, ("masks_and_biases", "score_functions", "split", "subproblem", "tile_masks")),
             (TILE_GRADIENTS, ("bias_gradients", "gradient_sums", "gradient_tiles", "gradients")),
         )
         for module in modules
@@ -62,7 +62,7 @@ TABLE: dict[str, tuple[Judged, ...]] = {
     "mha_core.algebra.scatter": _pieces("numpy", ALGEBRA, "embedding_vjp"),
     "mha_core.algebra.attention": (*BY_ALGEBRA, *_pieces("numpy", ALGEBRA, "attention_weights")),
     "mha_core.algebra.biases": BOTH + GRADIENTS_BY_ALGEBRA,
-    **{f"mha_core.algebra.{module}": BOTH for module in ("blocks", "expressions", "grid", "masks")},
+    **{f"mha_core.algebra.{module}": BOTH for module in ("blocks", "expressions", "functions", "grid", "masks", "spans")},
     "mha_core.algebra.norms": _pieces(
         *("numpy", ALGEBRA), *("linear", "layer_norm", "rms_norm", "linear_vjp", "layer_norm_vjp", "rms_norm_vjp")
     ),

@@ -13,7 +13,7 @@ from .attention import ATTENTION
 from .gradients import GRADIENTS
 
 KERNELS = {"attention": ATTENTION, "attention_vjp": GRADIENTS}
-HANDLES = {"attention": FEATURES["attention"] - {"weight_dropout"}, "attention_vjp": FEATURES["attention_vjp"]}
+HANDLES = {"attention": FEATURES["attention"] - {"weight_dropout", "int8"}, "attention_vjp": FEATURES["attention_vjp"]}
 NAME = "right twin"
 chosen = {}
 

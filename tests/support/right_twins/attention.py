@@ -229,6 +229,8 @@ def softcap_in_base_2(p, s):
 
 
 def bias_in_base_2(p, s):
+    if p.bias is not None and p.bias.feature == "score_function":
+        return in_base_2(p, bias(p, s * s.dtype.type(1 / LOG2_E)))
     return s if p.bias is None else s + in_base_2(p, p.bias.block(grid_of(p)).astype(s.dtype))
 
 

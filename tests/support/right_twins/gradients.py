@@ -29,7 +29,7 @@ class ScaledLast(InFloat32):
 
     @property
     def da(self):
-        return self.ds * self.slope
+        return self.d_capped * self.slope
 
     def product(self, x, y):
         scaled = y is self.key or y is self.query
@@ -64,7 +64,7 @@ class Flushing(InFloat32):
 
     @property
     def da(self):
-        return self.flushed(self.flushed(self.ds * self.slope) * np.float32(self.scale))
+        return self.flushed(self.flushed(self.d_capped * self.slope) * np.float32(self.scale))
 
 
 GRADIENTS = {

@@ -29,11 +29,14 @@ def grid_of(p):
     return p.grid(range(p.query.shape[-2]), p.structure.keys)
 
 
-def bias(p, s):
-    return s if p.bias is None else s + p.bias.block(grid_of(p)).astype(s.dtype)
+def bias(p, s, grid_of=grid_of):
+    """Return the scores with the bias added, or what a score function makes of them."""
+    if p.bias is None:
+        return s
+    return p.bias.added(np.broadcast_to(s, (*p.rows_shape, s.shape[-1])), grid_of(p))
 
 
-def allowed(p, *, wider=(0, 0), but=""):
+def allowed(p, *, wider=(0, 0), but="", grid_of=grid_of):
     """Return the mask's structure as booleans, with the band ``wider`` at both ends and without the part ``but``."""
     structure, (queries, keys) = p.structure, (p.query.shape[-2], p.key.shape[-2])
     i, j = np.arange(queries)[:, None], np.arange(keys)[None, :]

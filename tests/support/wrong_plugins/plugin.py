@@ -10,8 +10,8 @@ HANDLES = frozenset(
         *("causal", "window", "key_lengths", "packed", "array_mask", "mask"),
     }
 )
-"""The features that the attention kernels of this folder declare: all features."""
-
+"""The features that the attention kernels of this folder declare: all, but for those of functions."""
+FUNCTIONS = frozenset({"mask_function", "score_function"})
 
 STATES = frozenset({"gradient", "forward_gradient", "vmap"})
 

@@ -1,7 +1,7 @@
 """Every plugin of this folder: its fault, the section of the suite that must find it, and the promise that it breaks."""
 
 from .edges import FAULTS
-from .plugin import HANDLES, STATES, Plugin, plugins
+from .plugin import FUNCTIONS, HANDLES, STATES, Plugin, plugins
 
 _HALF = {"dtype": "float16"}
 _PIECES = {"handles": frozenset()}
@@ -10,6 +10,8 @@ _HALF_NORMS = {"section": "test_half_precision", "op": "rms_norm", **_HALF}
 _GRADIENT = {"backend": "torch", "handles": HANDLES | {"gradient"}}
 _HALF_QUERY = {"section": "test_promises", "dtype": "bfloat16"}
 _INT8_ROWS = {"handles": HANDLES | {"int8"}}
+_FUNCTIONS = {"handles": HANDLES | FUNCTIONS}
+_FUNCTION_GRADIENTS = {"op": "attention_vjp", "handles": HANDLES - {"lse"} | FUNCTIONS | {"d_lse", "d_bias", "d_sink"}}
 _DROPOUT = {"handles": HANDLES | {"weight_dropout"}}
 _STATES = {"handles": HANDLES | STATES}
 _WIDE_INPUTS = {"section": "test_inputs", "dtype": "float64"}
@@ -169,6 +171,20 @@ _BLOCKS = {
         ("scales_a_step_too_small", 0, "a_kernel", "a scale is the largest number / 128, where 127 was meant"),
     ],
     "dropout test_covering": [("one_seed", 0, "a_kernel", "dropout takes every seed as 0")],
+    "functions test_functions": [
+        ("ignores_the_head", 11, "masks_that", "functions receive 0 for every head"),
+        ("ignores_the_offset", 5, "masks_that", "functions receive the index of a query for its position"),
+        ("ignores_the_batch", 0, "masks_that", "functions receive 0 for every element of the batch"),
+        ("ignores_the_last_tile", 0, "masks_that", "masks are not evaluated beyond the last whole tile of 64 queries and keys"),
+        ("some_for_all", 0, "map_of_tiles", "a tile of a map of which some pairs attend counts as whole"),
+        ("after_the_mask", 6, "scores_that", "score functions are applied after the mask"),
+        ("before_softcap", 6, "scores_that", "score functions are applied before softcap"),
+    ],
+    "function_gradients test_functions": [
+        ("arrays_of_the_first_head", 0, "gradients_of_scores", "the arrays of a function have the gradients of the first head"),
+        ("last_array_forgotten", 0, "gradients_of_scores", "the last array of a function has a gradient of 0"),
+        ("slope_forgotten", 0, "gradients_of_scores", "gradients pass through a score function unchanged"),
+    ],
     "edges test_covering": [(name, 0, "a_kernel", fault) for name, fault in FAULTS.items()],
     "backends test_algebra": [
         ("matmul_of_few_bits", 0, "option_alone", "matmul keeps ten bits"),
@@ -197,6 +213,8 @@ TABLE = plugins(
     backends=_WRONG,
     dropout=_DROPOUT,
     int8_rows=_INT8_ROWS,
+    functions=_FUNCTIONS,
+    function_gradients=_FUNCTION_GRADIENTS,
 )
 
 
@@ -212,6 +230,9 @@ RIGHT = [
     _right("shapes", "test_kernels", **_HALF),
     _right("edges", "test_covering", select="a_kernel", kernel={"load": "wrong_plugins.dense:right", "priority": 9}),
     _right("int8_rows", "test_covering", select="a_kernel", **_INT8_ROWS),
+    _right("functions", "test_functions", **_FUNCTIONS),
+    _right("functions", "test_covering", "right_on_problems", select="a_kernel", **_FUNCTIONS),
+    _right("function_gradients", "test_functions", select="gradients", **_FUNCTION_GRADIENTS),
     _right("dropout", "test_covering", select="a_kernel", **_DROPOUT),
     _right("features", "test_algebra"),
     _right("inputs", "test_inputs"),
