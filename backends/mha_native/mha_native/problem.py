@@ -15,6 +15,7 @@ from .tile_map import tile_map
 
 _LONGEST = 2**31
 _BATCH_AXES = 8
+_MOST_BITS = 2**31  # a quarter of a gigabyte
 _ALONE = frozenset({"key_lengths", "array_mask", "bias", "mask"})  # features that packed sequences are not combined with
 
 WITHOUT_ARRAYS = frozenset(
@@ -46,6 +47,8 @@ def supports(call: Call) -> str | None:
         return f"does not support more than {_BATCH_AXES} batch axes"
     if call.option("softcap") is not None and abs(call.option("scale")) > 1e30 * call.option("softcap"):
         return "does not support a softcap that is so much smaller than the scale"
+    if "mask" in call.features and shapes["query"][-2] * shapes["key"][-2] > _MOST_BITS:
+        return f"keeps a bit for each pair of such a mask, and there are more than {_MOST_BITS} pairs"
     if "packed" in call.features:
         together = sorted(call.features & _ALONE)
         if together:

@@ -123,7 +123,7 @@ from mha_native.level import native
 x = np.zeros((1, 1, 512, 64), np.float32)
 out = np.empty_like(x)
 plan = native.plan("f", (1,), 1, 1, 512, 512, 64, 64, 1.0, 0.0, None, None, 0)
-calls = [threading.Thread(target=native.attend, args=(plan, 1, x, x, x, out, *[None] * 7)) for _ in range(4)]
+calls = [threading.Thread(target=native.attend, args=(plan, 1, x, x, x, out, *[None] * 9)) for _ in range(4)]
 for call in calls:
     call.start()
 for call in calls:

@@ -7,6 +7,7 @@ from native import LEVELS, needs_native
 
 import mha_core as mha
 from mha_core.ops.attend import prepare
+from mha_core.plugin import Call
 
 pytestmark = [needs_native, pytest.mark.usefixtures("native")]
 IDS = np.random.default_rng(3).integers(0, 5, 800)
@@ -129,3 +130,14 @@ def test_a_map_that_names_missing_words_is_refused(native):
         native.attend(plan, 1, x, x, x, out, *nothing, np.zeros((1, 3, 2), np.int32), words)
     with pytest.raises(TypeError, match="tiles has 3 axes of format l"):
         native.attend(plan, 1, x, x, x, out, *nothing, np.zeros((1, 2, 2), np.int64), words)
+
+
+def test_bits_are_kept_for_so_many_pairs_only():
+    from mha_native import on_numpy
+
+    def reason(length, *features):
+        shapes = tuple((name, (1, 1, length, 4)) for name in ("query", "key", "value"))
+        return on_numpy.supports(Call("attention", shapes, np.dtype("float32"), None, frozenset(features)))
+
+    assert reason(2**15, "mask") is reason(2**16, "causal") is None
+    assert reason(2**16, "mask") == "keeps a bit for each pair of such a mask, and there are more than 2147483648 pairs"
