@@ -74,7 +74,7 @@ class FunctionAttention(Attention):
         import mha_core as mha
 
         lengths = np.bincount(self.ids).tolist()
-        masks = {"causal": mha.causal(), "window": mha.window(WINDOW - 1, 0), "dilated": mha.causal()}
+        masks = {"causal": mha.causal(), "window": mha.window(WINDOW - 1, 0)}
         masks["documents"] = mha.causal() & mha.packed(lengths)
         if self.kind in masks:
             return {"mask": masks[self.kind]}

@@ -143,11 +143,11 @@ def codes_of(xp: Namespace, block: Array, num_rows: int, num_cols: int) -> Array
 
 def reduced(xp: Namespace, block: Array, num_rows: int, num_cols: int) -> tuple[Array, Array]:
     """Return ``codes_of``, and which keys some query sees, (..., cols)."""
-    some, every = (_tiled(xp, block, -2, num_rows, reduce) for reduce in (xp.any, xp.all))
-    seen, leading = xp.any(some, axis=-2), tuple(range(block.ndim - 2))
-    some, every = xp.any(some, axis=leading), xp.all(every, axis=leading)
-    some, every = (_tiled(xp, x, -1, num_cols, reduce) for x, reduce in ((some, xp.any), (every, xp.all)))
-    return xp.astype(some, xp.uint8) + xp.astype(every, xp.uint8), seen
+    anywhere, everywhere = (_tiled(xp, block, -2, num_rows, reduce) for reduce in (xp.any, xp.all))
+    seen, leading = xp.any(anywhere, axis=-2), tuple(range(block.ndim - 2))
+    anywhere, everywhere = xp.any(anywhere, axis=leading), xp.all(everywhere, axis=leading)
+    anywhere, everywhere = (_tiled(xp, x, -1, num_cols, reduce) for x, reduce in ((anywhere, xp.any), (everywhere, xp.all)))
+    return xp.astype(anywhere, xp.uint8) + xp.astype(everywhere, xp.uint8), seen
 
 
 def _tiled(xp: Namespace, x: Array, axis: int, size: int, reduce: Callable[..., Any]) -> Array:

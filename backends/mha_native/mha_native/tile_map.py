@@ -55,10 +55,10 @@ def _joined(p: AttentionProblem, strips: Iterator[tuple[range, range, np.ndarray
     """Return the map of strips of queries with all keys."""
     shares, all_words, number = [], [], 0
     for rows, cols, words in strips:
-        share, some = _classified(words, len(rows), len(cols), number)
-        number += len(some)
+        share, in_doubt = _classified(words, len(rows), len(cols), number)
+        number += len(in_doubt)
         shares.append(share)
-        all_words.append(some)
+        all_words.append(in_doubt)
     leading = np.broadcast_shapes(*(share.shape[:-2] for share in shares))
     whole = np.concatenate([np.broadcast_to(share, (*leading, *share.shape[-2:])) for share in shares], axis=-2)
     return TileMap(whole, np.concatenate(all_words))
@@ -76,9 +76,9 @@ def _classified(words: np.ndarray, num_rows: int, num_cols: int, number: int) ->
     if missing:
         full[..., -1, BLOCK - missing :, :] = True
     share = np.where(full.all(axis=-2), _EVERY, 0).astype(np.int32)
-    some = tall.any(axis=-2) & (share == 0)
-    share[some] = _SOME + number + np.arange(np.count_nonzero(some), dtype=np.int32)
-    return share, np.moveaxis(tall, -2, -1)[some]
+    in_doubt = tall.any(axis=-2) & (share == 0)
+    share[in_doubt] = _SOME + number + np.arange(np.count_nonzero(in_doubt), dtype=np.int32)
+    return share, np.moveaxis(tall, -2, -1)[in_doubt]
 
 
 def _from_codes(p: AttentionProblem, codes: Any, to_numpy: Callable[[Any], np.ndarray]) -> TileMap:
@@ -90,11 +90,11 @@ def _from_codes(p: AttentionProblem, codes: Any, to_numpy: Callable[[Any], np.nd
     all_words, number = [np.empty((0, BLOCK), dtype=np.uint64)], 0
     for rows in pieces(range(queries), BLOCK):
         for _, cols, masked in spans(codes, rows, keys):
-            for some in masked:
-                ((_, _, words),) = _evaluated(p, some, cols, to_numpy)
-                share, its_words = _classified(words, len(some), len(cols), number)
-                number += len(its_words)
-                all_words.append(its_words)
+            for masked_rows in masked:
+                ((_, _, words),) = _evaluated(p, masked_rows, cols, to_numpy)
+                share, in_doubt = _classified(words, len(masked_rows), len(cols), number)
+                number += len(in_doubt)
+                all_words.append(in_doubt)
                 parts.append((rows.start // BLOCK, cols.start // BLOCK - first, share))
     leading = np.broadcast_shapes(*(share.shape[:-2] for _, _, share in parts)) if parts else ()
     tiles = np.empty((*leading, *known.shape), dtype=np.int32)

@@ -49,12 +49,14 @@ class TileMask:
             of_tiles: Any = codes_of(np, pairs, len(rows), len(cols))
             codes, rows, cols = of_tiles.tolist(), range(len(rows)), range(len(cols))
         assert codes is not None
-        for its_rows, its_cols, masked in spans(codes, rows, cols, width=max(1, edge // BLOCK)):
-            seen, keys = _shifted(its_rows, first), _shifted(its_cols, first_col)
+        for span_rows, span_cols, masked in spans(codes, rows, cols, width=max(1, edge // BLOCK)):
+            seen, keys = _shifted(span_rows, first), _shifted(span_cols, first_col)
             masks = []
-            for some in masked:
-                at = _shifted(some, first)
-                masks.append((at, self._pairs(at, keys) if pairs is None else pairs[..., _slice(some), _slice(its_cols)]))
+            for masked_rows in masked:
+                at = _shifted(masked_rows, first)
+                masks.append(
+                    (at, self._pairs(at, keys) if pairs is None else pairs[..., _slice(masked_rows), _slice(span_cols)])
+                )
             yield Tile(keys, seen, mask=masks)
 
     @cached_property
