@@ -153,3 +153,14 @@ def test_a_library_whose_arrays_refuse_others_has_gradients():
     _, pullback = mha.vjp(mha.scaled_dot_product_attention, x, x, x, bias=less, wrt=lambda name: name == "query")
     negative = mha.vjp(mha.scaled_dot_product_attention, x, x, x, scale=-(2**-0.5), wrt=lambda name: name == "query")[1]
     assert np.allclose(pullback(x)[0]._array, negative(x)[0]._array)
+
+
+@pytest.mark.parametrize("kernel", ["tiles", "algebra"])
+def test_positions_are_those_of_the_caller_where_keys_are_dropped(kernel):
+    query, key, value = np.random.default_rng(6).standard_normal((3, 2, 9, 4))
+    bias = mha.score_function(lambda score, b, h, q, k: score + 0.1 * k * k * (h + 1) - 0.2 * q)
+    added = 0.1 * np.arange(9) ** 2 * np.asarray([1, 2])[:, None, None] - 0.2 * (np.arange(3) + 6)[:, None]
+    options = {"mask": mha.window(2, 0), "query_offset": 6}
+    with mha.use_kernel("attention", kernel):
+        out, expected = (mha.scaled_dot_product_attention(query[:, :3], key, value, bias=x, **options) for x in (bias, added))
+    assert np.allclose(out, expected, atol=1e-12)

@@ -148,3 +148,13 @@ def test_explain_says_what_is_known_of_the_tiles():
     assert not mha.explain("attention", x, x, x, mask=mha.causal()).tiles
     both = mha.explain("attention", x, x, x, mask=mha.block_mask(lower, 130, 130), gradients=True)
     assert [call.tiles for call in both.calls] == ["none 3, some 3, all 3"] * 2
+
+
+def test_a_key_that_no_query_sees_may_hold_anything():
+    query, key, value = np.random.default_rng(5).standard_normal((3, 2, 130, 8))
+    mask = mha.block_mask(lambda b, h, q, k: (k != 9) & (q >= k), 130, 130)
+    expected = mha.scaled_dot_product_attention(query, key, value, mask=mask)
+    key[:, 9] = value[:, 9] = np.nan
+    assert np.array_equal(mha.scaled_dot_product_attention(query, key, value, mask=mask), expected)
+    assert not mask.sees_every_key
+    assert mha.block_mask(mha.causal(), 130, 130).sees_every_key
