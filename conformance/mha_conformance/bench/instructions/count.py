@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median_low
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -159,4 +158,4 @@ def _count(case: str, figures: Mapping[str, Sequence[tuple[int, int]]], folder: 
         raise CannotCount(f"the counts of {case} are not whole: another count wrote to {folder}; end it, and count again")
     groups = zip(nothing, figures[f"calls of {case}"], strict=True)
     once = [[round((after - before) / counted.calls) for before, after in zip(*figures, strict=True)] for figures in groups]
-    return Count(*map(median_low, zip(*once, strict=True)))
+    return Count(*map(min, zip(*once, strict=True)))
