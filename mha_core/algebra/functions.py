@@ -103,8 +103,7 @@ class MappedMask(Mask):
         return {relation.name.lower(): whole.count(relation) for relation in Relation}
 
     @cached_property
-    def kept(self) -> dict[str, Any]:
-        """What kernels keep beside the mask, by their names. It ends with the mask."""
+    def memo(self) -> dict[str, Any]:  # type: ignore[override]
         return {}
 
     def codes_at(self, offset: int | Array) -> tuple[bytes, ...] | None:

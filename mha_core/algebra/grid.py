@@ -99,6 +99,8 @@ class Term:
     """True if it reads the numbers of batch elements and heads."""
     label = ""
     """The name in error messages."""
+    memo: dict[str, Any] | None = None
+    """What kernels and operations keep beside the term, by their names, if its values never change. It ends with the term."""
 
     def block(self, grid: Grid) -> Array:
         """Return values that broadcast to ``(..., H, len(grid.rows), len(grid.cols))``."""

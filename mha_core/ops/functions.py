@@ -20,7 +20,7 @@ from ..dispatch.default import backend_without_arrays
 from ..dispatch.selection import backend_of, check_same_device
 from . import check
 
-_PAIRS = 1 << 19  # pairs evaluated together
+_PAIRS = 1 << 21  # pairs evaluated together
 
 
 def mask_function(

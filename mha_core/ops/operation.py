@@ -118,7 +118,8 @@ class Operation(Step):
     key : function of the arguments, a tuple, and the options, a mapping
         Returns the ``Key`` of the call. It checks nothing: if an argument cannot be part of a key, it returns None.
     plan : function of the arguments, the options, and whether the plan will be kept
-        Checks the call, chooses a kernel, and returns the ``Plan``. A plan that will be kept must not refer to any array.
+        Checks the call, chooses a kernel, and returns the ``Plan``. A plan that will be kept must not refer to any array, but
+        for those of an option that keeps it.
     at : the index of an argument that is an array
     plans_hold_options : whether a plan holds the options, and its functions receive the other arguments only
     """
@@ -143,15 +144,25 @@ class Operation(Step):
         except TypeError:  # a device or a symbolic size that is not hashable
             key = plan = None
         if plan is None:
-            plan = self.plan(arguments, options, key is not None)
-            if key is not None:
-                plans.keep(key, plan)
+            plan = self._planned(key, arguments, options)
         if self.plans_hold_options:
             options = {}
         watch = watcher.get()
         if watch is None or plan.bind is None:
             return plan.compute(*arguments, **options)
         return watch(plan.bind(*arguments, **options))
+
+    def _planned(self, key: Key, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Plan:
+        """Return a plan that no earlier call left in ``plans``, or one that an option keeps."""
+        owners = [x.memo for x in options.values() if isinstance(x, Term) and x.key is None and x.memo is not None]
+        store: PlanStore = owners[0].setdefault("plans", PlanStore()) if owners else plans
+        key = None if len(owners) > 1 else key  # the key names neither
+        plan: Plan | None = None if key is None or store is plans else store.get(key)
+        if plan is None:
+            plan = self.plan(arguments, options, key is not None)
+            if key is not None:
+                store.keep(key, plan)
+        return plan
 
 
 registry.calls += [Step.__call__, Operation.__call__]
@@ -161,7 +172,8 @@ def key_of(head: Hashable, arrays: tuple[Any, ...], options: Mapping[str, Any]) 
     """Return a key: ``head``, what the caller demands, the state of the library, and a description of arrays and options.
 
     An array that was not given is None. Returns None if an argument is not an array, or is of another library (``plan`` then
-    raises the error), or has no device; and if an option contains arrays, or is of an unknown type.
+    raises the error), or has no device; and if an option contains arrays, or is of an unknown type. A plan for an option that
+    keeps something beside it is kept there too, so that it may refer to the option, and its key does not name it.
     """
     backend = registry.by_type.get(type(arrays[0])) or find_backend(arrays[0])
     if backend is None:
@@ -188,6 +200,8 @@ def key_of(head: Hashable, arrays: tuple[Any, ...], options: Mapping[str, Any]) 
             key = (key, name, value)
         elif isinstance(value, Term) and value.key is not None:
             key = (key, name, value.key)
+        elif isinstance(value, Term) and value.memo is not None:
+            key = (key, name, Term)
         else:
             return None
     return key

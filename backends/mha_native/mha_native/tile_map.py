@@ -28,7 +28,7 @@ def tile_map(p: AttentionProblem, to_numpy: Callable[[Any], np.ndarray]) -> Tile
     keys = p.structure.keys
     if not isinstance(mask, MappedMask) or mask.codes_at(p.offset) is None or keys.start % BLOCK:
         return _joined(p, _evaluated(p, range(p.query.shape[-2]), keys, to_numpy))
-    kept = mask.kept.setdefault("mha_native", {})
+    kept = mask.memo.setdefault("mha_native", {})
     if keys not in kept:
         kept[keys] = _from_codes(p, mask.codes, to_numpy)
     made: TileMap = kept[keys]

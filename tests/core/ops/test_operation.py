@@ -1,5 +1,7 @@
 """A plan is kept for equal calls only: what a check or a kernel depends on is part of its key."""
 
+import gc
+import weakref
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,6 +14,7 @@ from mha_core.algebra.biases import Bias
 from mha_core.algebra.grid import Grid
 from mha_core.algebra.masks import Mask
 from mha_core.dispatch.contract import LAYER_FEATURES
+from mha_core.ops import attend_vjp, attention
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +64,42 @@ def test_a_mask_with_attributes_that_are_not_fields_has_no_key(rng):
     expected = mha.scaled_dot_product_attention(x, x, x, mask=mha.causal())
     np.testing.assert_allclose(causal, expected, rtol=0, atol=1e-14)
     assert not np.allclose(shifted, expected)
+
+
+def test_block_masks_keep_their_plans_and_no_plan_keeps_them(rng, monkeypatch):
+    planned = []
+    x, other = (rng.normal(size=(2, n, 8)) for n in (128, 96))
+    documents = np.arange(129) // 32
+    for ours in (attention._attention, attend_vjp.attention_gradients):
+        plan = ours.plan
+        monkeypatch.setattr(ours, "plan", lambda *arguments, plan=plan: planned.append(arguments[0]) or plan(*arguments))
+
+    def step(mask, x=x, query_offset=0):
+        out, pullback = mha.vjp(mha.scaled_dot_product_attention, x, x, x, mask=mask, query_offset=query_offset)
+        return out, *pullback(out)
+
+    def mapped(shift):
+        function = mha.mask_function(lambda b, h, q, k, of: of[q] == of[k], [documents + (np.arange(129) < shift)])
+        return mha.block_mask(function, 128, 128)
+
+    first, second = mapped(0), mapped(40)
+    results = [step(mask) for mask in (first, second, first, second)]
+    number = len(planned)
+    assert number > 0
+    for mask, expected in zip((first, second), results, strict=False):
+        for a, b in zip(step(mask), expected, strict=True):
+            assert (a == b).all()
+    assert len(planned) == number, "calls with equal keys were planned again"
+    assert not np.allclose(results[0][0], results[1][0])
+    step(first, x=x + 1, query_offset=1)
+    assert len(planned) > number
+    with pytest.raises(ValueError, match="was made for 128 queries and 128 keys; there are 96 and 96"):
+        step(first, x=other)
+
+    ends = weakref.ref(first)
+    del first, mask
+    gc.collect()
+    assert ends() is None
 
 
 def test_layers_with_other_parts_share_no_plan(installed):
