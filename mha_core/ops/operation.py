@@ -157,7 +157,7 @@ class Operation(Step):
         owners = [x.memo for x in options.values() if isinstance(x, Term) and x.key is None and x.memo is not None]
         store: PlanStore = owners[0].setdefault("plans", PlanStore()) if owners else plans
         key = None if len(owners) > 1 else key  # the key names neither
-        plan: Plan | None = None if key is None or store is plans else store.get(key)
+        plan: Plan | None = store.get(key)
         if plan is None:
             plan = self.plan(arguments, options, key is not None)
             if key is not None:

@@ -31,7 +31,8 @@ from .cases import COUNTED, Counted
 
 POOL = 16384
 """Bytes of a pool, in which Python's allocator keeps blocks of one size."""
-BYTES = sys.getsizeof(b"")
+EMPTY = sys.getsizeof(b"")
+"""Bytes of an object of type bytes without content."""
 
 
 def main() -> None:
@@ -116,14 +117,14 @@ def _counted(case: str, backend: str, requests: Requests) -> Any:
 
 
 def _drawn_again(groups: int) -> list[list[object]]:
-    """Move what a call of a thousandth of a second pays or not by what was imported before; return objects to be held.
+    """Change where the next calls' objects and attributes lie; return objects that must be held until the calls are counted.
 
-    Taking the last free block of one of Python's pools, and giving it back, costs 60 instructions: some blocks of each size are
-    taken. Two attributes that share a place in the cache of attributes cost 1000, each time that both are looked up: every type
-    gets another version, and so each attribute another place.
+    The last free block of one of Python's pools costs a call 60 instructions, so some blocks of each size are taken. Two
+    attributes at one place of Python's cache of attributes cost a call 1000, so every type gets another version, which moves
+    its attributes to other places.
     """
     ctypes.pythonapi.PyType_Modified(ctypes.py_object(object))
-    return [[bytes(size - BYTES) for _ in range(POOL // size // groups)] for size in range(48, 513, 16)]
+    return [[bytes(size - EMPTY) for _ in range(POOL // size // groups)] for size in range(48, 513, 16)]
 
 
 def _traced(case: str, backend: str) -> dict[str, int]:

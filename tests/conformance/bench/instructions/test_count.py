@@ -3,6 +3,7 @@
 import pickle
 import shutil
 import signal
+import sys
 
 import pytest
 from project import ROOT
@@ -10,7 +11,7 @@ from project import ROOT
 from mha_conformance.bench.instructions import callgrind, count
 from mha_conformance.bench.instructions.cases import COUNTED
 from mha_conformance.bench.instructions.count import CannotCount, counts, functions
-from mha_conformance.bench.instructions.worker import answer_file
+from mha_conformance.bench.instructions.worker import POOL, _drawn_again, answer_file
 
 pytestmark = pytest.mark.asv
 TINY, ATTENTION, GELU, LINEAR = "tiny call 1x1x8x8", "dispatch of attention", "dispatch of gelu", "dispatch of linear"
@@ -62,6 +63,20 @@ def test_what_one_call_of_many_does_once_is_not_counted(changed):
         changed(ATTEND[0], "\n_attention =", f"\n_CALLS, LATE = [], {late}\n_attention =")
         found.append(counts("numpy", [TINY], [source], caches=False)[TINY].instructions)
     assert found[1] == pytest.approx(found[0], rel=0.003)
+
+
+def test_types_and_free_blocks_are_others_in_each_group_of_calls():
+    class Counted:
+        attribute = 1
+
+    def has_version():
+        return bool(Counted.__flags__ & 1 << 19)  # CPython's Py_TPFLAGS_VALID_VERSION_TAG
+
+    assert Counted().attribute == 1 and has_version()
+    held = _drawn_again(3)
+    assert not has_version()
+    taken = [sum(map(sys.getsizeof, blocks)) for blocks in held]
+    assert len(held) == 30 and all(POOL / 4 < size <= POOL / 3 for size in taken), "of each size a third of a pool"
 
 
 def test_a_program_in_the_background_which_ignores_ctrl_c_is_counted_as_in_the_foreground():
