@@ -205,11 +205,12 @@ _VARLEN = {"gradient", "traced", "grouped_query", "packed", "key_lengths", "caus
 _KERNELS: tuple[tuple[str, str, int, str, str, Set[str]], ...] = (
     # op, name, priority, module, what tells the limits ("": nothing does), features
     ("attention", "recompute", 1, "recompute", "recompute:supports", _RECOMPUTED | _VMAP | _TRACED),
+    ("attention", "tiles", 1, "tiles", "tiles:supports", _MASKED | {"score_function"}),
     ("attention", "sdpa", 0, "sdpa", "sdpa:supports", _MASKED - {"softcap"} | _GRADIENT | _TRACED),
     ("attention", "varlen", -1, "varlen", "varlen:supports", _VARLEN),
-    ("attention_vjp", "onednn", 2, "blocks_vjp", "blocks_vjp:supports_onednn", _VJP),
+    ("attention_vjp", "onednn", 2, "blocks_vjp", "blocks_vjp:supports_onednn", _VJP | {"score_function"}),
     ("attention_vjp", "sdpa", 1, "sdpa_vjp", "sdpa_vjp:supports", _VJP - {"softcap", "d_bias"}),
-    ("attention_vjp", "blocks", 0, "blocks_vjp", "blocks_vjp:supports", _VJP),
+    ("attention_vjp", "blocks", 0, "blocks_vjp", "blocks_vjp:supports", _VJP | {"score_function"}),
     ("encoder_layer", "functional", 0, "layers", "layers:supports", STANDARD_LAYER_FEATURES | _TRACED),
     ("feed_forward", "inplace", 0, "layers", "layers:supports", _TRACED | {"gate"}),
     ("linear", "onednn", 1, "onednn", "onednn:supports", _TRACED),

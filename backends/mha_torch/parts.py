@@ -19,7 +19,7 @@ from mha_core.plugin import AttentionProblem, Limits, Relation, bias_by_distance
 
 _MASK = 1 << 20  # elements in the mask of a tile: 4 MB in float32
 _ROWS = 512  # queries in a tile
-_BAND = frozenset({"causal", "window"})
+BAND = frozenset({"causal", "window"})
 _BAND_ROWS = 256  # queries in a part of a band: more would compute more scores outside of it
 
 
@@ -45,7 +45,7 @@ def is_turned(p: AttentionProblem) -> bool:
     if not isinstance(p.offset, int):
         return False
     if p.bias is None:
-        return bool(p.structure.features) and p.structure.features <= _BAND
+        return bool(p.structure.features) and p.structure.features <= BAND
     return p.bias.by_distance
 
 
@@ -68,14 +68,15 @@ def along_distances(p: AttentionProblem, *, band: bool = True) -> Tensor:
     return added.expand(-1, len(distance)).contiguous()
 
 
-def parts(p: AttentionProblem, *, largest: int | None = None) -> Iterator[ScorePart]:
+def parts(p: AttentionProblem, *, turned: bool, largest: int | None = None) -> Iterator[ScorePart]:
     """Yield parts that cover every pair that attends.
 
-    ``largest``: the number of queries, and of keys, that a part has at most.
+    ``turned``: whether masks begin with the last key, which ``is_turned`` must allow. ``largest``: how many queries, and how
+    many keys, a part has at most.
     """
-    if is_turned(p) and p.structure.features <= _BAND:
+    if turned and p.structure.features <= BAND:
         return _parts_of_band(p, largest)
-    return _tiles(p, largest)
+    return _tiles(p, turned, largest)
 
 
 def _parts_of_band(p: AttentionProblem, largest: int | None) -> Iterator[ScorePart]:
@@ -94,10 +95,10 @@ def toeplitz(by_distance: Tensor, num_keys: int, rows: range, cols: range) -> Te
     return by_distance[:, places_of_block(num_keys, rows, cols)].unfold(-1, len(cols), 1)
 
 
-def _tiles(p: AttentionProblem, largest: int | None) -> Iterator[ScorePart]:
+def _tiles(p: AttentionProblem, turned: bool, largest: int | None) -> Iterator[ScorePart]:
     """Yield tiles with masks of 4 MB at most, or as large as the rows or columns of all."""
     queries, keys = range(p.query.shape[-2]), p.structure.keys
-    added = along_distances(p, band=False) if p.bias is not None and is_turned(p) else None
+    added = along_distances(p, band=False) if p.bias is not None and turned else None
     num_rows, num_cols = _tile(p)
     for rows in pieces(queries, min(num_rows, largest or num_rows)):
         for cols, relation in visible_blocks(p, rows, min(num_cols, largest or num_cols)):

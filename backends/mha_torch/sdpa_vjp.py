@@ -57,9 +57,9 @@ def _gradients(p: AttentionProblem, x: GradientInputs) -> Sequence[Tensor]:
     if _is_flagged(p):
         return _sum_of_parts(p, x, _flagged(p))
     if not is_turned(p):
-        return _sum_of_parts(p, x, parts(p))
+        return _sum_of_parts(p, x, parts(p, turned=False))
     x = x._replace(key=x.key.flip(-2), value=x.value.flip(-2))
-    d_query, *of_keys = _sum_of_parts(p, x, parts(p), turned=True)
+    d_query, *of_keys = _sum_of_parts(p, x, parts(p, turned=True), turned=True)
     return [d_query, *(d.flip(-2) for d in of_keys)]
 
 

@@ -40,7 +40,7 @@ class ProblemOutline:
             slot.number: (name, None) for name, slot in named.items() if slot is not None
         }
         """For tensors with a gradient, by number: the field of ``AttentionGradients``, and a place in it if it has several."""
-        if bias is not None and bias.feature == "score_function":
+        if bias is not None and not bias.is_added:
             self.names |= {slot.number: ("bias", at) for at, slot in enumerate(bias.inputs)}
         elif bias is not None:
             self.names |= {slot.number: ("bias", None) for slot in vars(bias).values() if isinstance(slot, _Slot)}

@@ -39,6 +39,8 @@ class Bias(Term):
     """The feature that a kernel must declare. A subclass has its own, or this one, since its numbers may differ."""
     by_distance = False
     """True if it depends only on key position - query position, and on the head."""
+    is_added = True
+    """False if it changes scores otherwise than by adding to them; ``block`` then raises TypeError."""
 
     def __init_subclass__(cls) -> None:
         cls.feature = vars(cls).get("feature", Bias.feature)

@@ -27,6 +27,7 @@ class ScoreFunction(Bias):
     function: Callable[..., Any]
     inputs: tuple[Array, ...]
     label = feature = "score_function"
+    is_added = False
     reads_query_position = True
     reads_heads = True
 

@@ -74,7 +74,7 @@ def attention_vjp(
     outline = Outline.of(_plain(p), Array)
     gradients = _gradients(outline, frozenset(wanted), block, list(outline.arrays(p)), state, d_out, d_lse)
     of_bias = gradients.bias
-    is_several = p.bias is not None and p.bias.feature == "score_function"
+    is_several = p.bias is not None and not p.bias.is_added
     return gradients._replace(bias=of_bias and (tuple(of_bias) if is_several else of_bias[0]))
 
 

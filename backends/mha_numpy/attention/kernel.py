@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mha_core.plugin import AttentionProblem, AttentionState, Call, heads_together, pieces
+from mha_core.plugin import BLOCK, AttentionProblem, AttentionState, Call, heads_together, pieces
 
 from ..threads import run, run_in_turn
 from .few_pairs import prepare
@@ -17,6 +17,10 @@ from .subproblem import Subproblem
 from .tiles import attend
 
 _ROWS = 512  # queries in a tile, at most
+_NARROW, _NARROW_ROWS = (
+    1024,
+    128,
+)  # where queries see so few keys, these many in a tile: it has more heads, and fewer hidden pairs
 _SCRATCH = 1 << 21  # bytes of scratch that a thread uses besides arguments and results: about what stays in its cache
 _EDGE, _EDGE_PAIRS = 64, 1 << 16  # keys, or pairs, in a tile cut by a band, at most: hidden pairs are computed in vain
 _MIN_TASKS = 4  # heads are computed together only while this many tasks remain, each worth a thread
@@ -92,22 +96,35 @@ def _tasks(subproblem: Subproblem, least: int) -> Iterator[Task]:
     per_pair = group * (1 if views_only else 2.25)  # the score; a bias or mask as numbers, and a mask as bytes
     per_key = dim + width if subproblem.copies else 0
     num_rows = max(1, min(_ROWS // group, numbers // 2 // per_query))
+    narrow = _is_narrow(subproblem)
+    if narrow:
+        num_rows = min(num_rows, max(BLOCK, _NARROW_ROWS // group))
     if subproblem.tile_mask is not None:
         num_rows = min(num_rows, max(16, _MASK_PAIRS // (subproblem.tile_mask.copies * max(1, num_keys))))
-    together = 1  # heads
-    if length <= num_rows:
-        cols = min(num_keys, num_keys if subproblem.band == (None, None) else _EDGE)
-        together = int(numbers / (length * (per_query + cols * per_pair) + cols * per_key))
-        together = max(1, min(together, batch * key_heads // least))
-    all_heads = heads_together(batch, key_heads, together, even=True)
     all_rows = pieces(range(length), num_rows, even=True)
     longest = len(all_rows[0])  # all tiles of a call share memory of this size
+    together = 1  # heads
+    if narrow or len(all_rows) == 1:
+        cols = min(num_keys, _EDGE if narrow or subproblem.band != (None, None) else num_keys)
+        together = int(numbers / (longest * (per_query + cols * per_pair) + cols * per_key))
+        together = max(1, min(together, batch * key_heads * len(all_rows) // least))
+    all_heads = heads_together(batch, key_heads, together, even=True)
     size = max(1, int((numbers / together - longest * per_query) / (longest * per_pair + per_key)))
     edge = min(size, max(_EDGE, _EDGE_PAIRS // (longest * group * together)))
     for rows in all_rows:
         # a mask is evaluated once for all heads
         for heads in [all_heads] if subproblem.tile_mask is not None else [[each] for each in all_heads]:
             yield Task(subproblem, rows, heads, size, edge, len(heads) * together * _cost(subproblem, rows))
+
+
+def _is_narrow(subproblem: Subproblem) -> bool:
+    """Return whether queries see few keys, by a mask that hides others, and a tile of few queries can hold many heads."""
+    (batch, key_heads, group, length, _), num_keys = subproblem.query.shape, subproblem.num_keys
+    band, masked, rows = subproblem.band, subproblem.tile_mask, max(BLOCK, _NARROW_ROWS // group)
+    if length <= rows or batch * key_heads * group * rows < 2 * _ROWS or (masked is None and band == (None, None)):
+        return False
+    seen = band.most_keys(rows, num_keys) if masked is None else masked.mean_keys(range(length), num_keys)
+    return seen <= _NARROW
 
 
 def _cost(subproblem: Subproblem, rows: range) -> float:

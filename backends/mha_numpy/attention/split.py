@@ -58,7 +58,7 @@ def split(p: AttentionProblem, out: Any, lse: Any) -> Iterator[Subproblem]:
     as_written = s.rest is not None or s.packed is not None  # the mask is evaluated as the caller wrote it
     pairs = p.query.shape[-2], len(s.keys)
     array = None if as_written or s.array is None else grouped_pairs(p, s.array, batch, pairs)
-    function = p.bias is not None and p.bias.feature == "score_function"
+    function = p.bias is not None and not p.bias.is_added
     bias = _no_bias if function else _bias(p, batch)
     for at in np.ndindex(*batch[:-1]):
         subproblem = _subproblem(p, arrays.at(at), Limits() if as_written else s.band)

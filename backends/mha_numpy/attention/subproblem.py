@@ -110,10 +110,8 @@ class Subproblem:
 
     def tiles(self, rows: range, size: int, edge: int) -> list[Tile]:
         """Return the tiles of these queries: at most ``size`` keys each, ``edge`` where the band cuts across."""
-        tiles = self.band.tiles(rows, range(self.num_keys), size, edge)
-        if self.tile_mask is None:
-            return list(tiles)
-        return [masked for tile in tiles for masked in self.tile_mask.tiles(tile.rows, tile.cols, edge)]
+        whole: Any = self.band if self.tile_mask is None else self.tile_mask
+        return list(whole.tiles(rows, range(self.num_keys), size, edge))
 
     def tiles_of_keys(self, cols: range, size: int) -> list[Tile]:
         """Return the tiles of all queries that may see some of these keys, at most ``size`` queries each."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mha_core.plugin import BLOCK, AttentionProblem, MappedMask, Relation, Tile, codes_of, spans
+from mha_core.plugin import BLOCK, AttentionProblem, MappedMask, Relation, Tile, codes_of, pieces, spans
 
 
 @dataclass(frozen=True)
@@ -30,19 +30,23 @@ class TileMask:
         assert self.p.mask is not None
         return max(1, math.prod(self.p.mask.block(self._grid(range(1), range(1))).shape[:-2]))
 
-    def tiles(self, rows: range, cols: range, edge: int = 0) -> Iterator[Tile]:
+    def tiles(self, rows: range, cols: range, size: int, edge: int = 0) -> Iterator[Tile]:
         """Yield tiles that cover the attending pairs of some queries and keys, with the masks of some of their queries.
 
-        ``edge``: keys that are computed together, about, where some pairs do not attend.
+        ``size``: keys in a tile, at most. ``edge``: keys that are computed together, about, where some pairs do not attend.
         """
-        mask = self.p.mask
+        # without a map, the mask of only so many keys is evaluated at a time
+        for part in [cols] if self._codes is not None else pieces(cols, size, even=True):
+            yield from self._tiles(rows, part, size, edge)
+
+    def _tiles(self, rows: range, cols: range, size: int, edge: int) -> Iterator[Tile]:
+        mask, codes = self.p.mask, self._codes
         assert mask is not None
         relation = mask.relation(self._grid(rows, cols))
         if relation is Relation.ALL:
-            yield Tile(cols, rows)
+            yield from (Tile(keys, rows) for keys in pieces(cols, size, even=True))
         if relation is not Relation.SOME:
             return
-        codes = self._codes
         pairs = self._pairs(rows, cols) if codes is None else None
         first, first_col = (rows.start, cols.start) if codes is None else (0, 0)
         if pairs is not None:
@@ -50,14 +54,15 @@ class TileMask:
             codes, rows, cols = of_tiles.tolist(), range(len(rows)), range(len(cols))
         assert codes is not None
         for span_rows, span_cols, masked in spans(codes, rows, cols, width=max(1, edge // BLOCK)):
-            seen, keys = _shifted(span_rows, first), _shifted(span_cols, first_col)
-            masks = []
-            for masked_rows in masked:
-                at = _shifted(masked_rows, first)
-                masks.append(
-                    (at, self._pairs(at, keys) if pairs is None else pairs[..., _slice(masked_rows), _slice(span_cols)])
-                )
-            yield Tile(keys, seen, mask=masks)
+            seen = _shifted(span_rows, first)
+            for part in pieces(span_cols, size, even=True):
+                keys, masks = _shifted(part, first_col), []
+                for masked_rows in masked:
+                    at = _shifted(masked_rows, first)
+                    masks.append(
+                        (at, self._pairs(at, keys) if pairs is None else pairs[..., _slice(masked_rows), _slice(part)])
+                    )
+                yield Tile(keys, seen, mask=masks)
 
     @cached_property
     def _codes(self) -> Sequence[Sequence[int]] | None:
@@ -73,7 +78,7 @@ class TileMask:
 
     def of_all_keys(self, rows: range, cols: range) -> Iterator[Tile]:
         """Yield one such tile at most, which has all of the keys."""
-        tiles = list(self.tiles(rows, cols))
+        tiles = list(self.tiles(rows, cols, len(cols)))
         if not tiles:
             return
         seen = range(min(tile.rows.start for tile in tiles), max(tile.rows.stop for tile in tiles))
@@ -94,9 +99,21 @@ class TileMask:
         return self.p.grid(rows, range(start + cols.start, start + cols.stop))
 
     def _pairs(self, rows: range, cols: range) -> np.ndarray:
-        assert self.p.mask is not None
-        array: Any = self.p.mask.block(self._grid(rows, cols))
+        array = self._evaluated(rows, cols) if self._codes is None else self._kept(rows, cols)
         return grouped_pairs(self.p, array, self.batch, (len(rows), len(cols)))[self.at]
+
+    def _evaluated(self, rows: range, cols: range) -> Any:
+        assert self.p.mask is not None
+        return self.p.mask.block(self._grid(rows, cols))
+
+    def _kept(self, rows: range, cols: range) -> np.ndarray:
+        """Return the same from bits that are kept as long as the mask lives."""
+        assert isinstance(self.p.mask, MappedMask)
+        kept = self.p.mask.memo.setdefault("mha_numpy", {})
+        if (rows, cols) not in kept:
+            pairs = np.atleast_2d(self._evaluated(rows, cols))
+            kept[rows, cols] = np.packbits(np.broadcast_to(pairs, (*pairs.shape[:-2], len(rows), len(cols))), axis=-1)
+        return np.unpackbits(kept[rows, cols], axis=-1, count=len(cols)).view(bool)
 
 
 def _slice(index: range) -> slice:

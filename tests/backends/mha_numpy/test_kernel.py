@@ -41,6 +41,45 @@ def band(query, key, left, right, offset=0):
     return everywhere & (True if left is None else k >= q - left) & (True if right is None else k <= q + right)
 
 
+@pytest.mark.parametrize("offset", [0, 40])
+def test_heads_are_computed_together_where_queries_see_few_keys(rng, monkeypatch, offset):
+    (query, key, value), cut = inputs(rng, 300, 340, batch=(2,), heads=8), []
+    monkeypatch.setattr(kernel, "_is_narrow", lambda s, of=kernel._is_narrow: cut.append(of(s)) or cut[-1])
+    q, k = positions(query, key, offset)
+    lengths, documents = np.asarray([200, 340]), np.arange(340) // 50
+    of_length, of_document = k < lengths[:, None, None, None], documents[q] == documents[k]
+
+    def within(b, h, q, k, documents):
+        return documents[q] == documents[k]
+
+    masks = {
+        "window": (mha.window(20, 0), band(query, key, 20, 0, offset)),
+        "lengths": (mha.window(20, 3) & mha.key_lengths(lengths), band(query, key, 20, 3, offset) & of_length),
+        "map": (mha.block_mask(mha.mask_function(within, [documents]), 300, 340, query_offset=offset), of_document),
+        "function": (mha.mask_function(within, [documents]) & mha.causal(), of_document & (k <= q)),
+    }
+    for mask, allowed in masks.values():
+        judge(query, key, value, mask=mask, query_offset=offset, allowed=allowed)
+        judge(query, key, value, mask=mask, query_offset=offset, allowed=allowed, bias=normal(rng, 8, 300, 340))
+    assert cut and all(cut)
+
+
+def test_pairs_in_doubt_are_evaluated_once_for_a_block_mask(rng):
+    called = []
+
+    def near(b, h, q, k):
+        called.extend([q.size * k.size] if q.size * k.size > 1 else [])  # one pair says which axes the mask has
+        return abs(q - k) % 70 < 3
+
+    mask = mha.block_mask(near, 150, 150, backend="numpy")
+    x = inputs(rng, 150, 150)
+    allowed = near(None, None, *positions(*x[:2]))
+    judge(*x, mask=mask, allowed=allowed)
+    before = len(called)
+    judge(*x, mask=mask, allowed=allowed)
+    assert len(called) == before > 0
+
+
 # shapes
 
 
@@ -157,6 +196,7 @@ any_problem = given(
     rows=st.sampled_from([1, 3, 8, 512]),
     scratch=st.sampled_from([64, 512, 4096, 1 << 15]),
     edge=st.sampled_from([1, 3, 64]),
+    narrow=st.sampled_from([0, 4, 100]),
     few=st.sampled_from([0, 4, 16]),
     held=st.sampled_from([10, 50, 500]),
     times=st.sampled_from([1.0, 8.0, 100.0]),
@@ -176,12 +216,13 @@ def test_any_problem_in_any_tiles(**drawn):
     judge_in_tiles(**drawn)
 
 
-def judge_in_tiles(seed, rows, scratch, edge, few, held, times):
+def judge_in_tiles(seed, rows, scratch, edge, narrow, few, held, times):
     p = random_problem(np.random.default_rng(seed), Limits(times=times, longest=24, widest=6, copies=3), dtype=np.float32)
     if 0 in (*p.query.shape, *p.key.shape, *p.value.shape) or (p.allowed is not None and not p.allowed.any()):
         return  # the algebra computes these
     with pytest.MonkeyPatch.context() as patch:
         limits = {"_ROWS": rows, "_SCRATCH": scratch, "_EDGE": edge, "_EDGE_PAIRS": 1, "_MIN_TASKS": 1, "_MASK_PAIRS": 64}
+        limits |= {"_NARROW": narrow, "_NARROW_ROWS": 4, "BLOCK": 2}
         for name, number in limits.items():
             patch.setattr(kernel, name, number)
         patch.setattr(subproblem, "_SLAB", 5)

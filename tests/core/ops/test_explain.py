@@ -152,7 +152,12 @@ def mha_explain(*arguments):
 
 EXPLAINED = {
     "attention query=1x4x9x8 key=1x2x9x8 mask=causal()&window(3,0) softcap=2.5 --backend torch": (
-        *("on torch, float32, cpu", "algebra", "sdpa: does not handle softcap", "grouped_query, softcap, window"),
+        *(
+            "on torch, float32, cpu",
+            "tiles",
+            "recompute: is for calls that record a gradient",
+            "grouped_query, softcap, window",
+        ),
     ),
     "encoder_layer x=2x9x16 num_heads=4 activation=gelu mask=key_lengths([3,9]) --dtype float16": (
         *("chunks: computes in float32 or float64, not float16", "multi_head_attention", "tiles", "key_lengths"),

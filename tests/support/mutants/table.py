@@ -92,6 +92,7 @@ TABLE: dict[str, tuple[Judged, ...]] = {
     "mha_torch.sdpa": SDPA,
     "mha_torch.sdpa_vjp": SDPA_VJP,
     "mha_torch.shapes": (*SDPA, *SDPA_VJP),
+    "mha_torch.tiles": (Judged("torch", "attention", "tiles"),),
     "mha_torch.updates": _pieces("torch", "fused", "adamw"),
 }
 
