@@ -33,6 +33,7 @@ from .parts import BAND, ScorePart, along_distances, is_turned, toeplitz
 from .shapes import four_axes
 
 _SCORES = 1 << 20  # in a tile: 4 MB in float32
+_HELD = 31 << 20  # bytes that are allocated for tiles, at most, of which all but the first tile's are never touched
 _STEP = 64  # queries and keys of a tile are multiples of it
 _FEWEST = 512  # queries, and keys, for which a bias is faster here than as the mask of a fused kernel
 _ADDED = {"bias", "alibi", "relative_bias", "bias_term"}
@@ -101,7 +102,10 @@ class _Tiles:
             key, value = key.flip(-2), value.flip(-2)
         self.query = (query * p.scale).reshape(-1, p.num_groups, *query.shape[-2:])  # (B K, G, L, D)
         self.key, self.value = key.flatten(0, 1).mT, value.flatten(0, 1)
-        self.memory = query.new_empty(count * heads * self.num_rows * self.num_cols)
+        # glibc returns freed memory to the system unless a larger piece, of 32 MB at most, was freed before; otherwise the system
+        # would clear pages for each array of a function of scores, which takes as long as the products
+        tile = count * heads * self.num_rows * self.num_cols
+        self.memory = query.new_empty(max(tile, min(8 * tile, _HELD // query.element_size())))
         self.hidden = query.new_tensor(-math.inf)
 
     def state(self, rows: range) -> tuple[Tensor, Tensor]:

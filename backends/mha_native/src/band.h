@@ -41,11 +41,11 @@ template <class T, int N = VECTORS> struct Band {  // of N vectors at most
         return !p.has_band || (begin <= latest[v] + p.high && end - 1 >= earliest[v] + p.low);
     }
 
-    // From the first to the last vector that does.
-    Vectors seeing(ptrdiff_t begin, ptrdiff_t end) const {
+    // From the first to the last vector that does, and for which ``also`` is true.
+    template <class G> Vectors seeing(ptrdiff_t begin, ptrdiff_t end, G also) const {
         int first = vectors, last = -1;
         for (int v = 0; v < vectors; ++v)
-            if (sees(v, begin, end)) {
+            if (sees(v, begin, end) && also(v, begin, end)) {
                 first = first < v ? first : v;
                 last = v;
             }
@@ -53,13 +53,13 @@ template <class T, int N = VECTORS> struct Band {  // of N vectors at most
     }
 
     // Call f(vectors, begin, end) for blocks of at most ``most`` keys, each with the vectors that see some of its keys.
-    template <class F> void in_blocks(ptrdiff_t key, ptrdiff_t end, ptrdiff_t most, F f) const {
+    template <class F, class G> void in_blocks(ptrdiff_t key, ptrdiff_t end, ptrdiff_t most, F f, G also) const {
         while (key < end) {
             ptrdiff_t stop = key + TOGETHER < end ? key + TOGETHER : end;
-            Vectors now = seeing(key, stop);
+            Vectors now = seeing(key, stop, also);
             while (stop < end && stop - key < most) {
                 ptrdiff_t next = stop + TOGETHER < end ? stop + TOGETHER : end;
-                if (!(seeing(stop, next) == now)) break;
+                if (!(seeing(stop, next, also) == now)) break;
                 stop = next;
             }
             f(now, key, stop);

@@ -41,32 +41,28 @@ template <class T, int N = VECTORS> struct Terms {
     // Call f(vectors, begin, end) for blocks of these keys, as ``Band::in_blocks``, with the vectors that see some of them.
     template <class F> void in_blocks(ptrdiff_t most, F f) {
         in_runs([&](ptrdiff_t begin, ptrdiff_t end) {
-            ptrdiff_t size = masked ? TILE : most;
-            for (ptrdiff_t at = begin; at < end && masked; at += size) {
-                size = TILE - at % TILE;
-                ptrdiff_t stop = at + size < end ? at + size : end;
-                Vectors seeing = vectors_of(at, stop);
-                band.in_blocks(at, stop, most, [&](Vectors now, ptrdiff_t from, ptrdiff_t to) {
-                    int first = now.first > seeing.first ? now.first : seeing.first, last = now.first + now.count;
-                    last = last < seeing.first + seeing.count ? last : seeing.first + seeing.count;
-                    if (first < last) f(Vectors{first, last - first}, from, to);
+            if (!masked) return band.in_blocks(begin, end, most, f, [](int, ptrdiff_t, ptrdiff_t) { return true; });
+            for (ptrdiff_t at = begin, stop; at < end; at = stop) {
+                stop = at - at % TILE + TILE < end ? at - at % TILE + TILE : end;
+                uint64_t seen[N] = {}, hidden[N] = {};  // the keys from ``at`` on that some row of a vector sees, or does not
+                for (ptrdiff_t i = 0; i < u.rows; ++i) {
+                    uint64_t word = seen_from(p, rows[i], at);
+                    seen[i / LANES<T>] |= word, hidden[i / LANES<T>] |= ~word;
+                }
+                auto some = [&](const uint64_t* words, int v, ptrdiff_t from, ptrdiff_t to) {
+                    return (words[v] >> (from - at) & (((uint64_t)2 << (to - from - 1)) - 1)) != 0;
+                };
+                auto call = [&](Vectors now, ptrdiff_t from, ptrdiff_t to) {
+                    bool hides = false;
+                    for (int v = now.first; v < now.first + now.count; ++v) hides = hides || some(hidden, v, from, to);
+                    begin_run(hides);
+                    f(now, from, to);
+                };
+                band.in_blocks(at, stop, most, call, [&](int v, ptrdiff_t from, ptrdiff_t to) {
+                    return some(seen, v, from, to);
                 });
             }
-            if (!masked) band.in_blocks(begin, end, most, f);
         });
-    }
-
-    // From the first to the last vector that sees some of the keys of a tile, or of a part of it.
-    Vectors vectors_of(ptrdiff_t begin, ptrdiff_t end) const {
-        uint64_t inside = end - begin == TILE ? ~(uint64_t)0 : ((uint64_t)1 << (end - begin)) - 1;
-        int first = band.vectors, last = -1;
-        for (ptrdiff_t i = 0; i < u.rows; ++i)
-            if (seen_from(p, rows[i], begin) & inside) {
-                int v = (int)(i / LANES<T>);
-                first = first < v ? first : v;
-                last = v;
-            }
-        return {first, last < first ? 0 : last - first + 1};
     }
 
     // Write biases, and -inf where the mask hides a key, for a block: transposed, so that a vector holds those of one key.
