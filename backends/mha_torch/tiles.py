@@ -102,8 +102,8 @@ class _Tiles:
             key, value = key.flip(-2), value.flip(-2)
         self.query = (query * p.scale).reshape(-1, p.num_groups, *query.shape[-2:])  # (B K, G, L, D)
         self.key, self.value = key.flatten(0, 1).mT, value.flatten(0, 1)
-        # glibc returns freed memory to the system unless a larger piece, of 32 MB at most, was freed before; otherwise the system
-        # would clear pages for each array of a function of scores, which takes as long as the products
+        # glibc returns freed memory to the system unless a larger piece, of 32 MB at most, was freed before; the system would
+        # otherwise clear pages for each array of a function of scores, which takes as long as the products
         tile = count * heads * self.num_rows * self.num_cols
         self.memory = query.new_empty(max(tile, min(8 * tile, _HELD // query.element_size())))
         self.hidden = query.new_tensor(-math.inf)

@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from mha_core import Int8Rows
-from mha_core.plugin import Limits, Tile, pieces
+from mha_core.plugin import BLOCK, Limits, Tile, pieces
 
 from ..scratch import for_blas, readable_by_blas, scratch
 from .exponential import Base
@@ -119,7 +119,8 @@ class Subproblem:
         tiles = [Tile(cols, some, cut) for some in pieces(rows, size, even=True)]
         if self.tile_mask is None:
             return tiles
-        return [masked for tile in tiles for masked in self.tile_mask.of_all_keys(tile.rows, cols)]
+        every = len(cols) + 2 * BLOCK  # tiles are as wide, wherever those of a map begin
+        return [masked for tile in tiles for masked in self.tile_mask.tiles(tile.rows, cols, len(cols), every)]
 
     def cut_rows(self, tile: Tile) -> list[range]:
         """Return the queries of a tile for which the band hides some of its keys."""

@@ -76,24 +76,6 @@ class TileMask:
         hidden = [line.count(Relation.NONE) / len(line) for line in codes] or [0.0]
         return num_keys * (1 - sum(hidden) / len(hidden))
 
-    def of_all_keys(self, rows: range, cols: range) -> Iterator[Tile]:
-        """Yield one such tile at most, which has all of the keys."""
-        tiles = list(self.tiles(rows, cols, len(cols)))
-        if not tiles:
-            return
-        seen = range(min(tile.rows.start for tile in tiles), max(tile.rows.stop for tile in tiles))
-        if len(tiles) == 1 and tiles[0].cols == cols:
-            yield tiles[0]
-            return
-        masks = [mask for tile in tiles for _, mask in tile.mask or ()]
-        pairs = np.zeros(
-            (*np.broadcast_shapes((1, 1, 1), *(mask.shape[:3] for mask in masks)), len(seen), len(cols)), dtype=bool
-        )
-        for tile in tiles:
-            for rows, mask in [(tile.rows, True), *(tile.mask or ())]:
-                pairs[..., _within(rows, seen), _within(tile.cols, cols)] = mask
-        yield Tile(cols, seen, mask=[(seen, pairs)])
-
     def _grid(self, rows: range, cols: range) -> Any:
         start = self.p.structure.keys.start
         return self.p.grid(rows, range(start + cols.start, start + cols.stop))
@@ -122,11 +104,6 @@ def _slice(index: range) -> slice:
 
 def _shifted(index: range, by: int) -> range:
     return range(index.start + by, index.stop + by)
-
-
-def _within(index: range, other: range) -> slice:
-    """Return the place of an index in another one."""
-    return slice(index.start - other.start, index.stop - other.start)
 
 
 def grouped_pairs(p: AttentionProblem, array: Any, batch: tuple[int, ...], pairs: tuple[int, int]) -> np.ndarray:
