@@ -17,9 +17,15 @@ def pullback(function: Any, *arrays: Any) -> tuple[Any, Any]:
     again = torch.is_grad_enabled()  # while gradients are differentiated
     with torch.enable_grad():
         result: Any = torch.func.vjp(function, *(arrays if again else [x.detach() for x in arrays]))
-    if result[0].requires_grad and not again:
-        raise TypeError("a score function reads a tensor that requires a gradient: pass it in the arrays of mha.score_function")
+    if not again:
+        refuse_gradient(result[0])
     return result
+
+
+def refuse_gradient(scores: Any) -> None:
+    """Raise TypeError if scores record a gradient where only a tensor that a score function reads can be the reason."""
+    if scores.requires_grad:
+        raise TypeError("a score function reads a tensor that requires a gradient: pass it in the arrays of mha.score_function")
 
 
 def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Any:

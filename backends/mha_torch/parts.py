@@ -46,7 +46,7 @@ def is_turned(p: AttentionProblem) -> bool:
         return False
     if p.bias is None:
         return bool(p.structure.features) and p.structure.features <= BAND
-    return p.bias.by_distance
+    return p.bias.by_distance and p.bias.is_added
 
 
 def along_distances(p: AttentionProblem, *, band: bool = True) -> Tensor:

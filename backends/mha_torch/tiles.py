@@ -23,18 +23,21 @@ from mha_core.plugin import (
     AttentionState,
     Call,
     Relation,
+    by_batch_slices,
     by_sequence,
     goes_by_sequence,
     pieces,
     visible_blocks,
 )
 
+from .namespace import refuse_gradient
 from .parts import BAND, ScorePart, along_distances, is_turned, toeplitz
 from .shapes import four_axes
 
 _SCORES = 1 << 20  # in a tile: 4 MB in float32
-_HELD = 31 << 20  # bytes that are allocated for tiles, at most, of which all but the first tile's are never touched
+_HELD = 31 << 20  # bytes that are allocated for a smaller tile; nothing is written behind it
 _STEP = 64  # queries and keys of a tile are multiples of it
+_SMALLEST = 2 * _STEP * _STEP  # scores of one head in a tile, at least
 _FEWEST = 512  # queries, and keys, for which a bias is faster here than as the mask of a fused kernel
 _ADDED = {"bias", "alibi", "relative_bias", "bias_term"}
 _LOG2_E = math.log2(math.e)
@@ -61,7 +64,7 @@ def supports(call: Call) -> str | None:
 def exp_in_place(x: Tensor) -> Tensor:
     """Return e^x, computed in place, with 0 for subnormal numbers, which some processors multiply slowly.
 
-    As 2^(x log2 e): on the CPU, torch's exp is MKL's, which takes 14 times as long where e^x is 0 and 50 times where it is
+    As 2^(x log2 e): on the CPU, torch's exp is MKL's, which takes 16 times as long where e^x is 0 and 57 times where it is
     subnormal (float32, on an EPYC of family 25 model 17).
     """
     return F.threshold(x.mul_(_LOG2_E).exp2_(), torch.finfo(x.dtype).tiny * 1.02, 0.0, inplace=True)
@@ -70,6 +73,8 @@ def exp_in_place(x: Tensor) -> Tensor:
 def attention(p: AttentionProblem) -> AttentionState:
     if goes_by_sequence(p):
         return by_sequence(p, attention)
+    if (size := _slice_size(p)) is not None:
+        return by_batch_slices(p, size, attention)
     arrays: tuple[Any, ...] = (p.query, p.key, p.value)
     query, key, value = (four_axes(x.to(p.compute_dtype), p.batch_shape) for x in arrays)
     rows_shape: tuple[int, ...] = p.rows_shape
@@ -82,13 +87,23 @@ def attention(p: AttentionProblem) -> AttentionState:
     return AttentionState(out, lse)
 
 
+def _slice_size(p: AttentionProblem) -> int | None:
+    """Return how many elements of the first batch axis have the smallest tiles in so much memory; None if all have."""
+    if not p.batch_shape or not isinstance(p.offset, int):
+        return None
+    if any(term.may_differ_in_batch for term in (p.mask, p.bias) if term is not None):
+        return None
+    size = max(1, _SCORES // (_SMALLEST * math.prod(p.rows_shape[1:-1])))
+    return size if size < p.batch_shape[0] else None
+
+
 class _Tiles:
     """The states of queries, tile by tile; arrays are those of a problem on four axes."""
 
     def __init__(self, p: AttentionProblem, query: Tensor, key: Tensor, value: Tensor) -> None:
         self.p = p
         count, heads, queries, _ = query.shape
-        pairs = max(2 * _STEP * _STEP, _SCORES // (count * heads))
+        pairs = max(_SMALLEST, _SCORES // (count * heads))
         self.num_rows = min(queries, math.isqrt(pairs // 2) // _STEP * _STEP)
         self.num_cols = min(key.shape[-2], pairs // self.num_rows // _STEP * _STEP)
         self.of_distances: Tensor | None = None
@@ -149,6 +164,7 @@ class _Tiles:
                 scores.add_(toeplitz(self.of_distances, self.value.shape[-2], part.rows, part.cols))
         elif p.bias is not None:
             changed = p.bias.added(scores, grid)
+            refuse_gradient(changed)
         if self.mask is None or not masked:
             return changed
         allowed: Any = self.mask.block(grid)

@@ -17,10 +17,8 @@ from .subproblem import Subproblem
 from .tiles import attend
 
 _ROWS = 512  # queries in a tile, at most
-_NARROW, _NARROW_ROWS = (
-    1024,
-    128,
-)  # where queries see so few keys, these many in a tile: it has more heads, and fewer hidden pairs
+_NARROW = 1024  # keys: where a mask lets queries see no more, tiles have few queries, so more heads and fewer hidden pairs
+_NARROW_ROWS = 128  # queries in such a tile
 _SCRATCH = 1 << 21  # bytes of scratch that a thread uses besides arguments and results: about what stays in its cache
 _EDGE, _EDGE_PAIRS = 64, 1 << 16  # keys, or pairs, in a tile cut by a band, at most: hidden pairs are computed in vain
 _MIN_TASKS = 4  # heads are computed together only while this many tasks remain, each worth a thread
@@ -118,7 +116,7 @@ def _tasks(subproblem: Subproblem, least: int) -> Iterator[Task]:
 
 
 def _is_narrow(subproblem: Subproblem) -> bool:
-    """Return whether queries see few keys, by a mask that hides others, and a tile of few queries can hold many heads."""
+    """Return whether there is a mask, queries see few keys, and there are heads enough to fill a tile of few queries."""
     (batch, key_heads, group, length, _), num_keys = subproblem.query.shape, subproblem.num_keys
     band, masked, rows = subproblem.band, subproblem.tile_mask, max(BLOCK, _NARROW_ROWS // group)
     if length <= rows or batch * key_heads * group * rows < 2 * _ROWS or (masked is None and band == (None, None)):

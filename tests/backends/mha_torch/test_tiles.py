@@ -18,6 +18,7 @@ def small_tiles(monkeypatch):
     """Tiles of 2 queries and 4 keys, of which the last ones are partial."""
     monkeypatch.setattr(tiles, "_STEP", 2)
     monkeypatch.setattr(tiles, "_SCORES", 0)
+    monkeypatch.setattr(tiles, "_SMALLEST", 8)
 
 
 def shapes(key_heads=H, value_dim=D):
@@ -74,6 +75,30 @@ def test_a_number_in_place_of_all_scores_is_not_written_to():
     out = mha.scaled_dot_product_attention(query, key, value, bias=bias, mask=mha.causal())
     torch.testing.assert_close(out, value.cumsum(0) / torch.arange(1, 9)[:, None])
     assert not x.any()
+
+
+def test_a_function_that_reads_a_tensor_with_a_gradient_is_refused():
+    query = seeded(1, 2, 8, D)
+    hidden = torch.ones(2, dtype=torch.float64, requires_grad=True)
+    bias = mha.score_function(lambda s, b, h, q, k: s * hidden[h])
+    with pytest.raises(TypeError, match=r"pass it in the arrays of mha\.score_function"):
+        mha.scaled_dot_product_attention(query, query, query, bias=bias)
+    with torch.no_grad():
+        mha.scaled_dot_product_attention(query, query, query, bias=bias)
+
+
+@pytest.mark.parametrize("batch", [(7,), (5, 2)], ids=str)
+def test_the_memory_of_many_heads_is_bounded(monkeypatch, batch):
+    monkeypatch.setattr(tiles, "_SCORES", 8 * 2 * H * 2)  # of two elements
+    monkeypatch.setattr(tiles, "_SMALLEST", 8)
+    monkeypatch.setattr(tiles, "_STEP", 2)
+    sizes, made = [], tiles._Tiles.__init__
+    monkeypatch.setattr(tiles._Tiles, "__init__", lambda self, p, q, k, v: sizes.append(q.shape[0]) or made(self, p, q, k, v))
+    query, key, value = seeded(*batch, H, L, D), seeded(*batch, 2, S, D), seeded(*batch, 2, S, D)
+    with mha.verify() as done:
+        mha.attention_state(query, key, value, softcap=1.5, mask=mha.causal(), query_offset=S - L)
+    assert done.checked == {("attention", "tiles"): 1}
+    assert max(sizes) * H * 8 <= 2 * tiles._SCORES and sum(sizes) == torch.Size(batch).numel()
 
 
 CHOSEN = {
