@@ -48,6 +48,15 @@ def test_a_score_function_with_every_option(small_tiles, options):
     assert done.checked == {("attention", "tiles"): 1}
 
 
+@pytest.mark.parametrize("name", ["lengths", "array", "array of heads", "chunks"])
+def test_biases_by_distance_with_other_masks(small_tiles, name):
+    given = {"query_offset": 0} | OPTIONS[name](tensor)
+    for bias in (mha.alibi(H), mha.relative_bias(seeded(8, H), bidirectional=True, max_distance=6)):
+        with mha.verify() as done:
+            mha.attention_state(*(seeded(*shape) for shape in shapes()), bias=bias, softcap=1.5, **given)
+        assert done.checked == {("attention", "tiles"): 1}
+
+
 def test_packed_sequences_are_computed_apart(small_tiles):
     query, key, value = (seeded(1, H, 20, D) for _ in range(3))
     with mha.verify() as done:
@@ -68,13 +77,15 @@ def test_what_a_function_returns_is_not_written_to(small_tiles, function, mask):
     assert torch.equal(x, before)
 
 
-def test_a_number_in_place_of_all_scores_is_not_written_to():
-    x = torch.zeros(8, 8, dtype=torch.float64)
+@pytest.mark.parametrize("mask", [mha.causal(), None], ids=["causal", "all"])
+def test_an_array_in_place_of_all_scores_is_not_written_to(mask):
+    x = torch.full((8, 8), 3.0, dtype=torch.float64)
     bias = mha.score_function(lambda s, b, h, q, k, x: x, [x])
     query, key, value = (seeded(8, D) for _ in range(3))
-    out = mha.scaled_dot_product_attention(query, key, value, bias=bias, mask=mha.causal())
-    torch.testing.assert_close(out, value.cumsum(0) / torch.arange(1, 9)[:, None])
-    assert not x.any()
+    out = mha.scaled_dot_product_attention(query, key, value, bias=bias, mask=mask)
+    mean = value.mean(0).expand(8, D) if mask is None else value.cumsum(0) / torch.arange(1, 9)[:, None]
+    torch.testing.assert_close(out, mean)
+    assert (x == 3).all()
 
 
 def test_a_function_that_reads_a_tensor_with_a_gradient_is_refused():
