@@ -190,12 +190,13 @@ CASES = (
     Case("text encoder, 5120 texts", Texts(copies=20), BATCHES, _goals(None, None)),
     Case("ModernBERT-base with random weights, 64 sentences", ModernBert(), BATCHES, _goals(0.60, 0.45)),
     Case("cross-encoder, 256 pairs", Pairs(), PAIRS, _goals(0.40, 0.30)),
-    Case("language model reads 512 tokens", Writing(), GENERATE, MEASURED | {"numpy+native": 0.6, "torch+native": 0.6}),
-    Case(
-        "language model writes 65 tokens after 512",
-        Writing(new=65),
-        GENERATE,
-        MEASURED | {"numpy+native": 0.8, "torch+native": 0.7},
+    *(
+        Case(f"language model {what}{also}", Writing(new=new, dtype=dtype), GENERATE, MEASURED | goals)
+        for dtype, also in (("float32", ""), ("bfloat16", ", bfloat16"))
+        for what, new, goals in (
+            ("reads 512 tokens", 1, {"numpy+native": 0.6, "torch+native": 0.6}),
+            ("writes 65 tokens after 512", 65, {"numpy+native": 0.8, "torch+native": 0.7}),
+        )
     ),
     Case("tiny call 1x1x8x8", Attention(1, 1, 8, 8), NAIVE, {"numpy": 1.0, "numpy+native": 0.30}, open=False),
     Case("tiny call 1x1x8x8", Attention(1, 1, 8, 8), SDPA, {"torch": 1.6, "torch+native": 0.90}),

@@ -22,10 +22,11 @@ WIDTH, INNER, HEADS, KV_HEADS, HEAD_DIM = 1024, 3072, 16, 8, 128
 
 @dataclass(frozen=True)
 class Writing(Written):
-    """The greedy tokens after a prompt, by a model of the shapes of Qwen3-0.6B with fewer layers, in float32."""
+    """The greedy tokens after a prompt, by a model of the shapes of Qwen3-0.6B with fewer layers."""
 
     prompt: int = 512
     new: int = 1
+    dtype: str = "float32"
     layers: int = 8
     vocabulary: int = 151_936
 
@@ -42,22 +43,36 @@ class Writing(Written):
         """The products of the prompt's tokens; where more tokens are written, the weights that are read for each of them."""
         of_layer = WIDTH * HEAD_DIM * (2 * HEADS + 2 * KV_HEADS) + 3 * WIDTH * INNER
         if self.new > 1:
-            return Limit(COPY, 4.0 * (self.new - 1) * (self.layers * of_layer + self.vocabulary * WIDTH))
+            weights = self.layers * of_layer + self.vocabulary * WIDTH
+            return Limit(COPY, (4.0 if self.dtype == "float32" else 2.0) * (self.new - 1) * weights)
         pairs = self.prompt * (self.prompt + 1) // 2
         scores = 2 * HEADS * HEAD_DIM * pairs
         return Limit(MATRIX, 2.0 * (self.layers * (of_layer * self.prompt + scores) + self.vocabulary * WIDTH))
 
     def judge(self) -> Callable[[Any], None]:
-        """Return a check that all tokens are those of mha_core in float64; the peer's are checked too."""
-        exact = self._written("numpy", dtype="float64").answer()
-        return lambda answer: np.testing.assert_array_equal(answer, exact)
+        """Return a check of all tokens; the peer's are checked too.
+
+        In float32 they are those of mha_core in float64. In bfloat16 each is among the likeliest after those before: its logit
+        in float64 is less than half a standard deviation below the largest. A token at random is more than four below.
+        """
+        if self.dtype == "float32":
+            exact = self._written("numpy", "float64").answer()
+            return lambda answer: np.testing.assert_array_equal(answer, exact)
+        model, ids = mt.LanguageModel.from_pretrained(self.folder, backend="numpy", dtype="float64").model, self.ids()
+
+        def check(answer: Any) -> None:
+            logits = model.logits(model.states([[*ids, *answer.tolist()]])[len(ids) - 1 : -1])
+            below = logits.max(axis=1) - logits[np.arange(len(answer)), answer]
+            assert (below < 0.5 * logits.std(axis=1)).all(), f"tokens are unlikely: logits are below the largest by {below}"
+
+        return check
 
     def ours(self, backend: str) -> Work:
         """Return the call of ``mha_text.LanguageModel`` on a backend."""
-        return self._written(backend)
+        return self._written(backend, self.dtype)
 
-    def _written(self, backend: str, **options: Any) -> Work:
-        model, ids = mt.LanguageModel.from_pretrained(self.folder, backend=backend, **options), self.ids()
+    def _written(self, backend: str, dtype: str) -> Work:
+        model, ids = mt.LanguageModel.from_pretrained(self.folder, backend=backend, dtype=dtype), self.ids()
 
         def write() -> list[int]:
             steps = generated_tokens(model.model, model.backend, [ids], Sampling(), (), self.new, lambda text: False)
@@ -99,7 +114,7 @@ def generated(problem: Writing) -> Work:
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(problem.folder, dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(problem.folder, dtype=getattr(torch, problem.dtype)).eval()
     ids = torch.asarray([problem.ids()])
     options: dict[str, Any] = {
         "do_sample": False,

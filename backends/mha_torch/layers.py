@@ -23,6 +23,8 @@ from .onednn import fastest_linear as linear
 
 _ROWS = 512  # in a chunk; 256 is up to 10% slower with MKL, 4096 20% with oneDNN, because hidden features leave the cache
 
+_FEW, _WEIGHT = 32, 1 << 20  # tokens, and numbers of a weight, for which a step in place saves little
+
 _ACTIVATIONS = {  # clamped as in functional.py
     "relu": lambda x: x.relu_(),
     "gelu": lambda x: _gelu(x, "none"),
@@ -39,6 +41,10 @@ def _gelu(x: Tensor, approximate: str) -> Tensor:
 
 
 def supports(call: Call) -> str | None:
+    """Return why layers are not computed in place, or None."""
+    largest = max((math.prod(shape) for name, shape in call.shapes if name != "x"), default=0)
+    if call.device.type == "cpu" and math.prod((call.shape("x") or ())[:-1]) < _FEW and largest >= _WEIGHT:
+        return "few tokens: reading weights takes their time, in kernels of the linear map"
     return "supports float32 and narrower, not float64" if call.dtype == torch.float64 else None
 
 

@@ -1,4 +1,4 @@
-"""The native plugin: compiled attention for NumPy, torch and JAX arrays on the CPU; GELU, norms and layers of NumPy arrays.
+"""The native plugin: compiled attention for NumPy, torch and JAX arrays on the CPU, linear maps, and layers of NumPy arrays.
 
 Importing this module imports neither an array library nor the compiled module; the functions that it names do.
 """
@@ -37,6 +37,8 @@ _KERNELS: tuple[tuple[str, str, str, str, Set[str]], ...] = (
     ("numpy", "gelu_vjp", "on_numpy_lines", "supports_gelu", set()),
     ("numpy", "layer_norm", "on_numpy_lines", "supports", set()),
     ("numpy", "rms_norm", "on_numpy_lines", "supports", set()),
+    ("numpy", "linear", "on_numpy_few_rows", "supports", set()),
+    ("torch", "linear", "on_torch_few_rows", "supports", set()),
     ("numpy", "linear_int8", "on_numpy_int8", "supports", set()),
     ("torch", "linear_int8", "on_torch_int8", "supports", set()),
     ("numpy", "feed_forward", "on_numpy_lines", "supports_layers", {"gate", "int8"}),

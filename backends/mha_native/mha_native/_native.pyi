@@ -11,3 +11,18 @@ def lines(what: int, x: Any, a: Any, bias: Any, eps: float, y: Any, /) -> None: 
 def xla_handlers() -> tuple[Any, Any] | None: ...
 def pack_int8(values: Any, scale: Any, /) -> Any: ...
 def linear_int8(packed: Any, threads: int, team: int, x: Any, b: Any, y: Any, /) -> None: ...
+def linear_few_rows(
+    kind: str,
+    threads: int,
+    team: int,
+    shape: tuple[int, int, int],
+    x: int,
+    x_step: int,
+    w: int,
+    w_step: int,
+    by_output: bool,
+    b: int,
+    y: int,
+    y_step: int,
+    /,
+) -> None: ...

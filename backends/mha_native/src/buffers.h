@@ -25,5 +25,6 @@ PyObject* exponentials(PyObject*, PyObject* const* x, Py_ssize_t count);
 PyObject* lines(PyObject*, PyObject* const* x, Py_ssize_t count);
 PyObject* call_pack_int8(PyObject*, PyObject* const* x, Py_ssize_t count);
 PyObject* call_linear_int8(PyObject*, PyObject* const* x, Py_ssize_t count);
+PyObject* call_linear_few_rows(PyObject*, PyObject* arguments);
 
 }  // namespace mha

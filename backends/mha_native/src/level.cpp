@@ -1,6 +1,7 @@
 // The functions of one level of processor: this file is compiled once for each.
 #include "amx.h"
 #include "few.h"
+#include "few_rows.h"
 #include "gradient.h"
 #include "int8.h"
 #include "lines.h"
@@ -36,6 +37,6 @@ template <class T> constexpr Functions FUNCTIONS = {scratch_size<T>, compute<T>,
 extern const Level level;
 const Level level = {NAME(MHA_LEVEL), {LANES<float>, LANES<double>}, {ROWS<float>, ROWS<double>, ROWS<float>, Halves::MOST},
                      {FUNCTIONS<float>, FUNCTIONS<double>}, exponentials, compute_lines,
-                     {COLUMNS, int8_bytes, int8_pack, int8_scratch, int8_block}};
+                     {COLUMNS, int8_bytes, int8_pack, int8_scratch, int8_block}, {few_rows_scratch, few_rows_block}};
 
 }}  // namespace mha::MHA_LEVEL

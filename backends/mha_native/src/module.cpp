@@ -6,6 +6,7 @@
 //            [key_scale, value_scale]) -> None
 //     attend_vjp(plan, ..., words, d_out, d_lse, d_query, d_key, d_value) -> None
 //     pack_int8(values, scale) -> capsule; linear_int8(capsule, threads, team, x, b, y) -> None
+//     linear_few_rows(kind, threads, team, (rows, inputs, outputs), x, x_step, w, w_step, by_output, b, y, y_step) -> None
 //
 // An array is an object with the buffer protocol, or (address, kind, shape, strides in numbers). Its shape is compared with
 // the plan's before anything is read; axes of length 1, and missing batch axes, broadcast. None stands for no array.
@@ -86,10 +87,8 @@ bool read_sequences(PyObject* x, Problem& p, Held& held) {
     static_assert(sizeof(Sequence) == 4 * sizeof(int64_t), "four integers");
     p.sequences = (const Sequence*)b->buf;
     p.num_sequences = b->ndim == 2 ? b->shape[0] : 0;
-    if (b->itemsize != 8 || b->ndim != 2 || b->shape[1] != 4 || !p.num_sequences) {
-        PyErr_SetString(PyExc_TypeError, "sequences: expected 64-bit integers (n, 4)");
-        return false;
-    }
+    if (b->itemsize != 8 || b->ndim != 2 || b->shape[1] != 4 || !p.num_sequences)
+        return PyErr_Format(PyExc_TypeError, "sequences: expected 64-bit integers (n, 4)") != nullptr;
     Refusal why;
     return check_sequences(p, why) || refuse(why);
 }
@@ -98,10 +97,8 @@ bool read_lengths(PyObject* x, Problem& p, Held& held) {
     if (x == Py_None) return true;
     Py_buffer* b = held.add(x, PyBUF_C_CONTIGUOUS);
     if (!b) return false;
-    if (b->itemsize != 8 || b->len != 8 * p.num_batch) {
-        PyErr_Format(PyExc_ValueError, "lengths: expected %zd 64-bit integers", p.num_batch);
-        return false;
-    }
+    if (b->itemsize != 8 || b->len != 8 * p.num_batch)
+        return PyErr_Format(PyExc_ValueError, "lengths: expected %zd 64-bit integers", p.num_batch) != nullptr;
     p.lengths = (const int64_t*)b->buf;
     return true;
 }
@@ -187,6 +184,7 @@ PyMethodDef methods[] = {
     {"lines", (PyCFunction)(void (*)(void))mha::lines, METH_FASTCALL, "Write GELU, its gradient, or a norm of rows to y."},
     {"pack_int8", (PyCFunction)(void (*)(void))call_pack_int8, METH_FASTCALL, "Return an int8 weight in another order."},
     {"linear_int8", (PyCFunction)(void (*)(void))call_linear_int8, METH_FASTCALL, "Write x w + b, of packed weights, to y."},
+    {"linear_few_rows", call_linear_few_rows, METH_VARARGS, "Write x w + b, of arrays by address, to y; steps are in bytes."},
     {"xla_handlers", xla_handlers, METH_NOARGS, "Return what XLA calls for attend and attend_vjp; None without its headers."},
     {nullptr, nullptr, 0, nullptr}};
 

@@ -48,7 +48,7 @@ char* scratch(size_t size) {
         m = (Memory*)calloc(1, sizeof(Memory));
         if (!m || pthread_setspecific(memory_key, m)) return nullptr;
     }
-    if (m->size < size) {
+    if (!m->data || m->size < size) {
         free(m->block);
         m->block = malloc(size + 64), m->size = 0;
         if (!m->block) return nullptr;

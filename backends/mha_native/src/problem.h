@@ -3,6 +3,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "few_rows_map.h"
 #include "int8_map.h"
 
 namespace mha {
@@ -110,6 +111,7 @@ struct Level {
     void (*exponentials)(const float* x, float* y, ptrdiff_t n);  // 2^x, for tests
     void (*lines)(const Lines&);
     Int8Functions int8;
+    FewRowsFunctions few_rows;
 
     const Functions& of(const Problem& p) const { return functions[p.kind == FLOAT64]; }
 };

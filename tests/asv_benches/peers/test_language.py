@@ -12,14 +12,15 @@ from peers.language import Writing
 pytestmark = [pytest.mark.asv, needs.installed("torch", "transformers", MODEL)]
 
 
-def test_tokens_are_judged_right_on_each_library_and_others_are_not(monkeypatch, tmp_path):
+@pytest.mark.parametrize(("dtype", "said"), [("float32", "Mismatched elements"), ("bfloat16", "tokens are unlikely")])
+def test_tokens_are_judged_right_on_each_library_and_others_are_not(monkeypatch, tmp_path, dtype, said):
     monkeypatch.setattr(written, "BUILD", tmp_path)
-    problem = Writing(new=9).small()
+    problem = Writing(new=9, dtype=dtype).small()
     check, peer = problem.judge(), language.generated(problem)
     for each in (problem.ours("numpy"), problem.ours("torch"), peer):
         assert len(each.answer()) == 4
         check(each.answer())
-    with pytest.raises(AssertionError, match="Mismatched elements"):
+    with pytest.raises(AssertionError, match=said):
         check(np.roll(peer.answer(), 1))
 
 
@@ -30,4 +31,5 @@ def test_the_limits_count_the_weights_and_the_pairs():
     head = 151_936 * 1024
     assert wrote.amount == 64 * 4 * (weights + head)
     pairs = 8 * 2 * 16 * 128 * (512 * 513 // 2)
+    assert Writing(new=65, dtype="bfloat16").limit.amount == wrote.amount / 2
     assert read.amount == 2 * (512 * weights + pairs + head)

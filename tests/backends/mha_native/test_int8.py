@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -65,6 +66,12 @@ def test_rows_that_are_zero_tied_or_not_finite(at_level, rng):
     got = by_native(x, w, b)
     np.testing.assert_array_equal(got, by_algebra(x, w, b))
     assert np.isnan(got).all(axis=1).tolist() == [False] * 3 + [True] * 3 + [False] * 2
+
+
+def test_no_rows_in_the_first_call_of_a_thread(native, rng):
+    with ThreadPoolExecutor(1) as pool:
+        got = pool.submit(by_native, np.empty((2, 0, 30), dtype=np.float32), weight(rng, 30, 5)).result()
+    assert got.shape == (2, 0, 5)
 
 
 def test_any_number_of_threads_gives_the_same_bits(native, rng):

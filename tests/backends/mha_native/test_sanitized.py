@@ -21,6 +21,25 @@ def test_no_memory_is_read_out_of_bounds(tmp_path, level):
     assert "attention by native" in done.stdout
 
 
+FEW_ROWS = """
+import itertools
+import ml_dtypes, numpy as np
+from mha_native.on_numpy_few_rows import linear
+
+for dtype, inputs, outputs, rows in itertools.product(("f", ml_dtypes.bfloat16), (1, 15, 33, 130), (1, 5, 67), (1, 2, 3, 5, 8)):
+    x, w, b = (np.ones(shape, dtype) for shape in ((rows, inputs), (inputs, outputs), outputs))
+    for weight in (w, np.ascontiguousarray(w.T).T):
+        assert (linear(x, weight, b).astype(float) == inputs + 1).all()
+print("clean")
+"""
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_no_memory_is_read_out_of_bounds_by_linear_maps_of_few_rows(tmp_path, level):
+    done = with_address_sanitizer([sys.executable, "-c", FEW_ROWS], tmp_path, MHA_NATIVE_LEVEL=level)
+    assert done.stdout == "clean\n", done.stderr[-3000:]
+
+
 PROGRAMS = """
 import jax, jax.numpy as jnp, numpy as np, mha_core as mha
 rng = np.random.default_rng(0)

@@ -59,6 +59,17 @@ def refused():
     }
 
 
+@pytest.mark.parametrize("tokens", [1, 31, 32])
+def test_few_tokens_and_large_weights_are_computed_by_linear_maps(rng, tokens):
+    layer = mha.FeedForward.init(d_model=512, d_ff=2048, gated=True, activation="silu", seed=0, backend="torch")
+    x = torch.asarray(rng.normal(size=(tokens, 512)), dtype=torch.float32)
+    said = str(mha.explain(layer, x))
+    assert said.startswith("feed_forward: algebra" if tokens < 32 else "feed_forward: inplace")
+    assert ("few tokens: reading weights takes their time" in said) == (tokens < 32)
+    hidden = torch.nn.functional.silu(x @ layer.w_1 + layer.b_1) * (x @ layer.w_g + layer.b_g)
+    torch.testing.assert_close(layer(x), hidden @ layer.w_2 + layer.b_2)
+
+
 @pytest.mark.parametrize("name", refused())
 def test_unsupported_layers_are_refused(name):
     layer, x, reason = refused()[name]

@@ -3,6 +3,7 @@
 import json
 import pickle
 
+import needs
 import numpy as np
 import pytest
 from cross_models import FLAT, STRUCTURED
@@ -71,6 +72,75 @@ def test_another_backend_writes_the_same(once, backend):
     drawn = {"max_new_tokens": 30, "temperature": 1.2, "top_p": 0.9, "seed": 4}
     assert there.generate(PROMPTS, **drawn) == here.generate(PROMPTS, **drawn)
     close(there.backend.to_numpy(there.score(PROMPTS)), here.score(PROMPTS), 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "compiler"),
+    [
+        ("mistral with windows", None),
+        ("gemma3", "torch"),
+        pytest.param("qwen3 with windows", "jax", marks=needs.installed("mha_jax", "jax")),
+    ],
+)
+def test_a_step_is_compiled_once_for_a_capacity(once, name, compiler):
+    folder, new = once(write, name), 60  # more than a window
+    expected, (ids,) = greedy(read(folder, "float32"), [TEXT], new)
+    model, cache = read(folder, "float32", backend=compiler or "numpy").model, mha.DecoderCache(capacity=len(ids) + new)
+    as_array, step, compiled = compilers(compiler)[0], *compilers(compiler)[1](model)
+    given, tokens = [ids], []
+    for _ in range(new):
+        logits, cache = step(as_array(given), cache)
+        tokens.append(int(logits[0].argmax()))
+        given = [[tokens[-1]]]
+    assert [tokens] == expected
+    assert compiler is None or (len(compiled) == 2 and int(cache.length) == len(ids) + new - 1)
+
+
+def compilers(name):
+    """Return a function that makes ids an array, and one that returns a compiled step of a model and what it compiled."""
+    if name == "jax":
+        import jax
+
+        def of_jax(model):
+            traced = []
+
+            @jax.jit
+            def step(ids, cache):
+                traced.append(ids.shape)
+                return model.next_logits(ids, cache), cache
+
+            return step, traced
+
+        return jax.numpy.asarray, of_jax
+    if name == "torch":
+
+        def of_torch(model):
+            from torch._dynamo.testing import CompileCounterWithBackend
+
+            torch._dynamo.reset()
+            graphs = CompileCounterWithBackend("aot_eager")
+            run = torch.compile(model.next_logits, backend=graphs, fullgraph=True)
+
+            def step(ids, cache):
+                with torch.no_grad():
+                    return run(ids, cache), cache
+
+            return step, graphs.graphs
+
+        return torch.asarray, of_torch
+    return np.asarray, lambda model: (lambda ids, cache: (model.next_logits(ids, cache), cache), None)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_half_precision_writes_the_likeliest_tokens(once, backend):
+    language_model = read(once(write, "qwen3"), "bfloat16", backend=backend)
+    assert "bfloat16" in str(language_model.model.text.words.dtype)
+    (tokens,), (prompt,) = greedy(language_model, [TEXT], 5)
+    states = language_model.model.states([[*prompt, *tokens]])
+    logits = np.asarray(language_model.model.logits(states).tolist())[len(prompt) - 1 : -1]
+    chosen = logits[np.arange(5), tokens]
+    assert (chosen >= logits.max(axis=1) - 2**-4 * np.abs(logits).max()).all()  # states of one token round otherwise
+    assert language_model.generate(TEXT, max_new_tokens=5, temperature=0.5)
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gemma3"])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from mha_core import EncoderLayer, PackedCache, linear, packed
+from mha_core import DecoderCache, EncoderLayer, PackedCache, linear, packed
+from mha_core.plugin import Step
 from mha_core.shared import Array, Layer, backend_of, device_of, integers
 
 from .checkpoint import build_model
@@ -28,13 +29,27 @@ class CausalModel(Layer):
     text: TextModel
     head: Array | None
     """(d, vocabulary); None: the embeddings of the words are the head's weights too."""
+    _layers: ClassVar[list[tuple[EncoderLayer, dict[str, Any]]]]  # of each model, and no field: its arrays are those of text
+
+    def __post_init__(self) -> None:
+        """Make the layers, whose rotary embeddings take positions from caches, and the options of their attention."""
+        patterns, scale = self.text.patterns, self.text.score_scale
+        layers = [
+            (
+                replace(layer, attention=replace(layer.attention, rotary=patterns[at].rotary)),
+                {"mask": patterns[at].mask(None), "scale": scale},
+            )
+            for layer, at in zip(self.text.encoder.layers, self.text.pattern_of, strict=True)
+        ]
+        object.__setattr__(self, "_layers", layers)  # at once: torch.compile follows no property that is cached
 
     def caches(self, count: int, dtype: str | None = None) -> list[PackedCache]:
         """Return an empty cache for each layer, for this many texts; that of a layer with a window keeps the window only.
 
         ``dtype``: as in ``PackedCache``.
         """
-        return [PackedCache(count, window=self._windows[at], dtype=dtype) for at in self.text.pattern_of]
+        windows = [None if pattern.left is None else pattern.left + 1 for pattern in self.text.patterns]
+        return [PackedCache(count, window=windows[at], dtype=dtype) for at in self.text.pattern_of]
 
     def step(self, ids: Sequence[Sequence[int]], caches: Sequence[PackedCache]) -> Array:
         """Append tokens to texts, and return the hidden states of their last ones, (n, d); a text without tokens has no row."""
@@ -46,7 +61,21 @@ class CausalModel(Layer):
         for (layer, options), cache in zip(self._layers, caches, strict=True):
             x = layer(x, cache=cache.next(lengths), **options)
         ends = [end - 1 for end, length in zip(accumulate(lengths), lengths, strict=True) if length]
-        x = x if len(ends) == tokens.shape[0] else xp.take(x, integers(xp, ends, device), axis=0)
+        return self._normed(x if len(ends) == tokens.shape[0] else xp.take(x, integers(xp, ends, device), axis=0))
+
+    def next_logits(self, ids: Array, cache: DecoderCache) -> Array:
+        """Append tokens to texts of one length, and return the logits of the tokens that follow, (n, L) -> (n, vocabulary).
+
+        It reads and returns arrays only, so ``jax.jit`` and ``torch.compile`` take it whole; with a cache that has a capacity
+        once for each L, whatever the cache holds.
+        """
+        x = self.text.embed(ids, ids)
+        with cache.step(len(self._layers)) as caches:
+            for (layer, options), (own, _) in zip(self._layers, caches, strict=True):
+                x = layer(x, cache=own, **options)
+        return self.logits(self._normed(x[:, -1, :]))
+
+    def _normed(self, x: Array) -> Array:
         return x if self.text.encoder.norm is None else self.text.encoder.norm(x)
 
     def states(self, ids: Sequence[Sequence[int]]) -> Array:
@@ -57,29 +86,17 @@ class CausalModel(Layer):
 
     def logits(self, states: Array) -> Array:
         """Return the logits of the token that follows each hidden state, (n, d) -> (n, vocabulary)."""
-        words = self.text.words
-        return linear(states, backend_of({"words": words}).xp.matrix_transpose(words) if self.head is None else self.head, None)
-
-    @cached_property
-    def _windows(self) -> list[int | None]:
-        return [None if pattern.left is None else pattern.left + 1 for pattern in self.text.patterns]
-
-    @cached_property
-    def _layers(self) -> list[tuple[EncoderLayer, dict[str, Any]]]:
-        """The layers, whose rotary embeddings take positions from caches, and the options of their attention."""
-        patterns, scale = self.text.patterns, self.text.score_scale
-        return [
-            (
-                replace(layer, attention=replace(layer.attention, rotary=patterns[at].rotary)),
-                {"mask": patterns[at].mask(None), "scale": scale},
-            )
-            for layer, at in zip(self.text.encoder.layers, self.text.pattern_of, strict=True)
-        ]
+        return _tied_logits(states, self.text.words) if self.head is None else linear(states, self.head, None)
 
     @property
     def build(self) -> Callable[..., CausalModel]:
         """The function that makes such a model of the arrays of a file."""
         return build_causal_model
+
+
+@Step
+def _tied_logits(states: Array, words: Array) -> Array:
+    return linear(states, backend_of({"words": words}).xp.matrix_transpose(words), None)
 
 
 def build_causal_model(folder: Path, family: Family, file: WeightsFile, make: Callable[[Any], Array]) -> CausalModel:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
-from mha_core.shared import LoadedBackend
+from mha_core.shared import LoadedBackend, compute_dtype
 
 from .causal_model import CausalModel
 from .sampling import Sampling
@@ -32,7 +32,8 @@ def generated_tokens(
     caches = model.caches(len(prompts), cache_dtype)
     states, live = _read(model, backend, prompts, caches), [*range(len(prompts))]
     for place in range(max_new_tokens):
-        rows = backend.to_numpy(model.logits(states))
+        logits = model.logits(states)  # may be in bfloat16, which torch does not give to NumPy
+        rows = backend.to_numpy(backend.xp.astype(logits, compute_dtype(backend.xp, logits.dtype), copy=False))
         tokens = {text: sampling.token(row, text, place) for text, row in zip(live, rows, strict=True)}
         new = [(text, token) for text, token in tokens.items() if token not in ends]
         if new:

@@ -8,6 +8,7 @@ from itertools import accumulate
 from typing import Any
 
 from mha_core import Encoder, EncoderLayer, alibi, embedding, packed, relative_bias, segments
+from mha_core.plugin import Step
 from mha_core.shared import Array, Bias, Layer, Mask, Namespace, Norm, backend_of, device_of, integers
 
 from .patterns import Pattern
@@ -90,7 +91,7 @@ class TextModel(Layer):
         """Return the input of the encoder."""
         x = embedding(ids, self.words)
         if self.word_scale is not None:  # rounded to the dtype of the words first, as the model was trained
-            x = x * backend_of({"words": x}).xp.asarray(self.word_scale, dtype=x.dtype, device=device_of(x))
+            x = _scaled(x, self.word_scale)
         if self.positions is not None:
             x = x + embedding(positions, self.positions)
         if self.token_types is not None:
@@ -149,3 +150,8 @@ class TextModel(Layer):
             return list(range(len(ids)))
         counts = accumulate(token != self.padding for token in ids)
         return [self.padding if token == self.padding else self.padding + n for token, n in zip(ids, counts, strict=True)]
+
+
+@Step
+def _scaled(x: Array, factor: float) -> Array:
+    return x * backend_of({"x": x}).xp.asarray(factor, dtype=x.dtype, device=device_of(x))

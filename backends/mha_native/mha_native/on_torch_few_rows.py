@@ -1,0 +1,32 @@
+"""Linear maps of few rows of torch tensors on the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from mha_core.plugin import Call
+
+from . import few_rows
+from .on_torch import team
+
+
+def supports(call: Call) -> str | None:
+    """Return why the kernel does not compute a call, or None."""
+    return few_rows.supports(call) if call.device.type == "cpu" else f"computes on the CPU, not on {call.device.type}"
+
+
+def linear(x: Any, w: Any, b: Any) -> Any:
+    """x w + b."""
+    out: Any = torch.empty((*x.shape[:-1], w.shape[1]), dtype=x.dtype, device=x.device)
+    rows, to = x.resolve_neg().reshape(-1, x.shape[-1]), out.view(-1, w.shape[1])
+    w, b = w.resolve_neg(), None if b is None else b.resolve_neg()
+    kind, threads = "f" if x.dtype == torch.float32 else "H", torch.get_num_threads()
+    few_rows.write(rows, w, b, to, kind=kind, threads=threads, team=team(), at=_at, dense=torch.Tensor.contiguous)
+    return out
+
+
+def _at(x: Any) -> tuple[int, Any]:
+    size = x.itemsize
+    return x.data_ptr(), tuple(step * size for step in x.stride())
