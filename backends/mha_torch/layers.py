@@ -15,15 +15,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
+from mha_core import linear as chosen_linear
 from mha_core import scaled_dot_product_attention
 from mha_core.plugin import Call
 
 from .functional import layer_norm
-from .onednn import fastest_linear as linear
+from .onednn import fastest_linear
 
 _ROWS = 512  # in a chunk; 256 is up to 10% slower with MKL, 4096 20% with oneDNN, because hidden features leave the cache
 
-_FEW, _WEIGHT = 32, 1 << 20  # tokens, and numbers of a weight, for which a step in place saves little
+_FEW, _WEIGHT = 32, 1 << 17  # rows, and numbers of a weight that takes longer to read than a kernel to choose
 
 _ACTIVATIONS = {  # clamped as in functional.py
     "relu": lambda x: x.relu_(),
@@ -41,11 +42,15 @@ def _gelu(x: Tensor, approximate: str) -> Tensor:
 
 
 def supports(call: Call) -> str | None:
-    """Return why layers are not computed in place, or None."""
-    largest = max((math.prod(shape) for name, shape in call.shapes if name != "x"), default=0)
-    if call.device.type == "cpu" and math.prod((call.shape("x") or ())[:-1]) < _FEW and largest >= _WEIGHT:
-        return "few tokens: reading weights takes their time, in kernels of the linear map"
     return "supports float32 and narrower, not float64" if call.dtype == torch.float64 else None
+
+
+def linear(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+    """x w + b. Few rows take the time of reading a large weight, so the operation chooses a kernel for them, of any plugin."""
+    if x.is_cpu and x.shape[:-1].numel() < _FEW and w.numel() >= _WEIGHT:
+        y: Any = chosen_linear(x, w, b)
+        return y
+    return fastest_linear(x, w, b)
 
 
 def encoder_layer(layer: Any, x: Tensor, **options: Any) -> Tensor:

@@ -75,7 +75,7 @@ def fastest_product(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _is_large(rows: int, w: tuple[int, ...]) -> bool:
-    return rows * w[0] * w[1] >= _MIN_WORK or w[0] * w[1] >= _MIN_WEIGHT
+    return rows > 0 and (rows * w[0] * w[1] >= _MIN_WORK or w[0] * w[1] >= _MIN_WEIGHT)
 
 
 @cache

@@ -23,9 +23,9 @@ def supports(call: Call) -> str | None:
     x, w = call.shape("x"), call.shape("w")
     assert x is not None and w is not None
     rows = math.prod(x[:-1])
-    if not 1 <= rows <= _ROWS or math.prod(w) < _WEIGHT:
-        return f"is for 1 to {_ROWS} rows and weights of {_WEIGHT} numbers or more, not {rows} and {math.prod(w)}"
-    return None
+    if not 1 <= rows <= _ROWS:
+        return f"computes 1 to {_ROWS} rows, not {rows}"
+    return None if math.prod(w) >= _WEIGHT else f"is for weights of {_WEIGHT} numbers or more, not {math.prod(w)}"
 
 
 def write(

@@ -24,6 +24,14 @@ def test_a_product_by_onednn_equals_the_algebra(rng, shape):
             torch.testing.assert_close(onednn.linear(y, weight, None), expected - b, rtol=1e-5, atol=1e-4)
 
 
+def test_gradients_of_no_rows(rng, monkeypatch):
+    monkeypatch.setattr(onednn, "_is_faster", lambda: True)
+    w = torch.ones(1024, 512)
+    y, pullback = mha.vjp(mha.linear, torch.ones(2, 0, 1024), w, torch.ones(512))
+    d_x, d_w, d_b = pullback(y)
+    assert d_x.shape == (2, 0, 1024) and d_w.shape == w.shape and not d_w.any() and not d_b.any()
+
+
 def test_onednn_is_chosen_where_it_is_faster_and_no_gradient_is_recorded(rng, monkeypatch):
     x, w = (torch.asarray(rng.normal(size=(256, 256)), dtype=torch.float32) for _ in range(2))
     monkeypatch.setattr(onednn, "_is_faster", lambda: True)

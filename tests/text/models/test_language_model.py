@@ -96,6 +96,13 @@ def test_a_step_is_compiled_once_for_a_capacity(once, name, compiler):
     assert compiler is None or (len(compiled) == 2 and int(cache.length) == len(ids) + new - 1)
 
 
+def test_a_step_of_no_tokens_is_refused(once):
+    model = read(once(write, "llama")).model
+    for ids in (np.zeros((1, 0), dtype=int), np.zeros(3, dtype=int)):
+        with pytest.raises(ValueError, match=r"expected \(n, L\), with one token at least"):
+            model.next_logits(ids, mha.DecoderCache())
+
+
 def compilers(name):
     """Return a function that makes ids an array, and one that returns a compiled step of a model and what it compiled."""
     if name == "jax":

@@ -67,8 +67,10 @@ class CausalModel(Layer):
         """Append tokens to texts of one length, and return the logits of the tokens that follow, (n, L) -> (n, vocabulary).
 
         It reads and returns arrays only, so ``jax.jit`` and ``torch.compile`` take it whole; with a cache that has a capacity
-        once for each L, whatever the cache holds.
+        once for each L, whatever the cache holds. Raises ValueError for ids of another shape, or none.
         """
+        if ids.ndim != 2 or not ids.shape[1]:
+            raise ValueError(f"ids has shape {tuple(ids.shape)}; expected (n, L), with one token at least")
         x = self.text.embed(ids, ids)
         with cache.step(len(self._layers)) as caches:
             for (layer, options), (own, _) in zip(self._layers, caches, strict=True):
