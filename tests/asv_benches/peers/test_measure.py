@@ -125,7 +125,7 @@ def test_a_missing_peer_says_what_to_install():
 
 def test_a_backend_without_goals_is_measured_in_cases_that_apply_to_it():
     takes = [case for case in CASES if case.takes("jax")]
-    assert len(takes) == 64
+    assert len(takes) == 66
     assert {case.peer.name for case in CASES if case not in takes} == {
         "naive NumPy",
         "import numpy",

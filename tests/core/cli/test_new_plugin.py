@@ -140,7 +140,7 @@ def test_its_history_is_tracked_as_its_readme_says(distribution, tmp_path):
 @pytest.mark.parametrize("arguments", [["format", "--check"], ["check"]], ids=["format", "lint"])
 def test_what_it_writes_is_formatted(kind, arguments, request):
     root, _ = request.getfixturevalue(kind)
-    printed([sys.executable, "-m", "ruff", *arguments, "--no-cache", "--config", ROOT / "pyproject.toml", root])
+    printed([sys.executable, "-m", "ruff", *arguments, "--no-cache", "--config", ROOT / "pyproject.toml", root], cwd=ROOT)
 
 
 @pytest.mark.full
