@@ -42,6 +42,8 @@ def prepare(p: AttentionProblem) -> Callable[..., AttentionState] | None:
     if p.features - problem.WITHOUT_ARRAYS:
         return None
     outline = _outline(p)
+    if len([*outline.arrays(p)]) > sum(x is not None for x in (p.query, p.key, p.value, p.sink)):
+        return None  # a mask may hold arrays that no pair of this problem needs
 
     def compute(*arrays: Array | None) -> AttentionState:
         return _state(outline, xla.varying_alike([x for x in arrays if x is not None]))

@@ -293,3 +293,14 @@ def test_the_algebra_has_forward_mode():
         jax.jvp(mha.scaled_dot_product_attention, (x, x, x), (x, x, x))
     with mha.use_kernel("attention", "algebra"):
         jax.jvp(mha.scaled_dot_product_attention, (x, x, x), (x, x, x))
+
+
+def test_a_mask_whose_arrays_no_pair_needs(rng):
+    """All of its tiles attend, so attention is computed without it; its array is none of the call's."""
+    x = jnp.asarray(normal(rng, 1, 2, 130, 8))
+    keep = mha.mask_function(lambda batch, head, query, key, keep: keep[key], [jnp.ones(130, dtype=bool)])
+    mask = mha.block_mask(keep, 130, 130)
+    assert mha.explain(mha.scaled_dot_product_attention, x, x, x, mask=mask).kernel == "native"
+    expected = mha.scaled_dot_product_attention(x, x, x)
+    for _ in range(2):
+        np.testing.assert_array_equal(mha.scaled_dot_product_attention(x, x, x, mask=mask), expected)
