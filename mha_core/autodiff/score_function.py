@@ -134,7 +134,7 @@ def _refuses_others(xp: Namespace) -> bool:
     space, x = RecordedNamespace(xp), xp.ones(1)
     try:
         x * space.leaf(space.tape(), x)
-    except (TypeError, ValueError):  # the latter in MLX
+    except (TypeError, ValueError):  # libraries differ in which
         return True
     return False
 

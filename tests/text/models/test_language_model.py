@@ -3,16 +3,15 @@
 import json
 import pickle
 
-import needs
 import numpy as np
 import pytest
+from causal_models import NEW, PROMPTS, TEXT, greedy, read, write
 from cross_models import FLAT, STRUCTURED
 from needs import Library
-from small_models import LENGTH, SENTENCES, loaded, model, save, tokenizer_of, wide, write_model
+from small_models import LENGTH, loaded, wide, write_model
 from tiny_models import close, edit, refused
 
 import mha_core as mha
-import mha_text as mt
 from mha_text.models import generation
 from mha_text.models.generation import generated_tokens
 from mha_text.models.sampling import Sampling
@@ -20,32 +19,6 @@ from mha_text.models.sampling import Sampling
 torch, transformers = Library("torch"), Library("transformers")
 
 NAMES = ("qwen3", "qwen3 with windows", "llama", "llama 3", "mistral with windows", "mistral without windows", "gemma3")
-TEXT = " ".join(SENTENCES)[:160]
-PROMPTS = ["a bird sings at dawn", TEXT, "the tree"]
-NEW = 200
-"""More tokens than any window here has."""
-
-
-def write(folder, name, *, tied=False, template=None):
-    """Write a language model as transformers does."""
-    save(folder, model(name, "AutoModelForCausalLM", tie_word_embeddings=tied), tokenizer_of(name))
-    if template is not None:
-        (folder / "chat_template.jinja").write_text(template)
-    return folder
-
-
-def read(folder, dtype="float64", **options):
-    return mt.LanguageModel.from_pretrained(folder, dtype=dtype, **options)
-
-
-def greedy(language_model, prompts, count=NEW):
-    """Return the tokens that follow each prompt, and the ids of the prompts."""
-    ids = [language_model.tokenizer([prompt])[0][0] for prompt in prompts]
-    texts = [[] for _ in ids]
-    for step in generated_tokens(language_model.model, language_model.backend, ids, Sampling(), (), count, lambda text: False):
-        for text, token in step:
-            texts[text].append(token)
-    return texts, ids
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -72,70 +45,6 @@ def test_another_backend_writes_the_same(once, backend):
     drawn = {"max_new_tokens": 30, "temperature": 1.2, "top_p": 0.9, "seed": 4}
     assert there.generate(PROMPTS, **drawn) == here.generate(PROMPTS, **drawn)
     close(there.backend.to_numpy(there.score(PROMPTS)), here.score(PROMPTS), 1e-4)
-
-
-@pytest.mark.parametrize(
-    ("name", "compiler"),
-    [
-        ("mistral with windows", None),
-        ("gemma3", "torch"),
-        pytest.param("qwen3 with windows", "jax", marks=needs.installed("mha_jax", "jax")),
-    ],
-)
-def test_a_step_is_compiled_once_for_a_capacity(once, name, compiler):
-    folder, new = once(write, name), 60  # more than a window
-    expected, (ids,) = greedy(read(folder, "float32"), [TEXT], new)
-    model, cache = read(folder, "float32", backend=compiler or "numpy").model, mha.DecoderCache(capacity=len(ids) + new)
-    as_array, step, compiled = compilers(compiler)[0], *compilers(compiler)[1](model)
-    given, tokens = [ids], []
-    for _ in range(new):
-        logits, cache = step(as_array(given), cache)
-        tokens.append(int(logits[0].argmax()))
-        given = [[tokens[-1]]]
-    assert [tokens] == expected
-    assert compiler is None or (len(compiled) == 2 and int(cache.length) == len(ids) + new - 1)
-
-
-def test_a_step_of_no_tokens_is_refused(once):
-    model = read(once(write, "llama")).model
-    for ids in (np.zeros((1, 0), dtype=int), np.zeros(3, dtype=int)):
-        with pytest.raises(ValueError, match=r"expected \(n, L\), with one token at least"):
-            model.next_logits(ids, mha.DecoderCache())
-
-
-def compilers(name):
-    """Return a function that makes ids an array, and one that returns a compiled step of a model and what it compiled."""
-    if name == "jax":
-        import jax
-
-        def of_jax(model):
-            traced = []
-
-            @jax.jit
-            def step(ids, cache):
-                traced.append(ids.shape)
-                return model.next_logits(ids, cache), cache
-
-            return step, traced
-
-        return jax.numpy.asarray, of_jax
-    if name == "torch":
-
-        def of_torch(model):
-            from torch._dynamo.testing import CompileCounterWithBackend
-
-            torch._dynamo.reset()
-            graphs = CompileCounterWithBackend("aot_eager")
-            run = torch.compile(model.next_logits, backend=graphs, fullgraph=True)
-
-            def step(ids, cache):
-                with torch.no_grad():
-                    return run(ids, cache), cache
-
-            return step, graphs.graphs
-
-        return torch.asarray, of_torch
-    return np.asarray, lambda model: (lambda ids, cache: (model.next_logits(ids, cache), cache), None)
 
 
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
