@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from numbers import Number
 from types import ModuleType
 from typing import Any, Protocol, Self, TypeAlias, TypeGuard
@@ -186,6 +187,16 @@ def sum_to(xp: Namespace, x: Array, shape: Sequence[int]) -> Array:
     extra = x.ndim - len(shape)
     wide = tuple(axis for axis in range(x.ndim) if axis < extra or (shape[axis - extra] == 1 and x.shape[axis] != 1))
     return xp.reshape(xp.sum(x, axis=wide, dtype=x.dtype) if wide else x, tuple(shape))
+
+
+def without_gradient(xp: Namespace, x: Array) -> Array:
+    """Return x as a constant to libraries that differentiate what they compute, if the namespace has ``stop_gradient``."""
+    return _stop_gradient(xp)(x)
+
+
+@cache
+def _stop_gradient(xp: Namespace) -> Callable[[Any], Any]:
+    return getattr(xp, "stop_gradient", None) or (lambda x: x)
 
 
 def replace_rows(xp: Namespace, x: Any, start: Array, rows: Any) -> Any:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 
-from .arrays import AnyIndex, Array, DynamicRange, Index, Namespace, bounds, pick, split_axis
+from .arrays import AnyIndex, Array, DynamicRange, Index, Namespace, bounds, pick, split_axis, without_gradient
 from .blocks import BlockShape, batch_slice_size, block_shape, by_batch_slices, visible_blocks
 from .grid import Relation
 from .int8 import Int8Rows, Rows, map_rows
@@ -118,10 +118,12 @@ def dropped(p: AttentionProblem, x: Array, rows: AnyIndex, cols: AnyIndex) -> Ar
 def exponentials(xp: Namespace, s: Array, sink: Array | None = None) -> tuple[Array, Array, Array, Array]:
     """Return e^(s - m), d, m and which rows are empty: m the maximum of a row, so that nothing overflows, d the sum.
 
-    A sink counts in m and d. An empty row, all -inf, has m = 0 and d = 1.
+    A sink counts in m and d. An empty row, all -inf, has m = 0 and d = 1. What is made of them does not depend on m, so m is
+    constant to a library's own gradients. They would divide that of a maximum by the number of elements that equal it, which
+    is 0 if a compiler computes the scores twice, rounded otherwise.
     """
     m = xp.max(s, axis=-1, keepdims=True)
-    m = m if sink is None else xp.maximum(m, sink)
+    m = without_gradient(xp, m if sink is None else xp.maximum(m, sink))
     empty = m == -math.inf
     m = xp.where(empty, 0, m)
     e = xp.exp(s - m)

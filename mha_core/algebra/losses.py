@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from .arrays import Array, Namespace, as_integers, compute_dtype, device_of
+from .arrays import Array, Namespace, as_integers, compute_dtype, device_of, without_gradient
 
 
 def cross_entropy(xp: Namespace, logits: Array, labels: Array, *, ignore: int | None, label_smoothing: float) -> Array:
@@ -72,7 +72,7 @@ def _rows(xp: Namespace, logits: Array, labels: Array, ignore: int | None) -> _L
     counted: Any = xp.ones_like(labels, dtype=xp.bool) if ignore is None else labels != ignore
     x = xp.astype(xp.reshape(logits, (-1, classes)), wide, copy=False)
     x = xp.where(counted, x, 0)  # NaN in a row that does not count must not reach the result
-    largest = xp.max(x, axis=-1, keepdims=True)
+    largest = without_gradient(xp, xp.max(x, axis=-1, keepdims=True))  # the loss does not depend on it
     x = x - xp.where(largest == -math.inf, 0, largest)
     total = xp.sum(xp.exp(x), axis=-1, keepdims=True)  # 0 if every class is excluded, else at least 1
     count = xp.sum(xp.astype(counted, labels.dtype), keepdims=True)

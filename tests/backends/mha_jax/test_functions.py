@@ -45,6 +45,20 @@ def test_jax_compiles_and_differentiates_functions(length, kernel):
                     assert np.allclose(actual, wanted, atol=1e-10)
 
 
+def test_gradients_of_programs_that_xla_does_not_optimise():
+    """Where XLA computes the scores twice, rounded otherwise, no element equals the maximum, which JAX's gradient divides by."""
+    rng = np.random.default_rng(20)
+    length, ids = 20, rng.integers(0, 3, 20)
+    options = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+    with jax.enable_x64(True), mha.use_kernel("attention", "algebra"):
+        arrays = [rng.standard_normal((2, 4, length, 8)) for _ in range(3)] + [rng.random(4), rng.standard_normal((4, 3))]
+        d, attend = rng.standard_normal((2, 4, length, 8)), attention(jnp, jnp.asarray(ids))
+        total = jax.grad(lambda *arrays: (attend(*arrays) * d).sum(), argnums=tuple(range(5)))
+        gradients = jax.jit(total, compiler_options=options)(*(jnp.asarray(x) for x in arrays))
+    for actual, wanted in zip(gradients, mha.vjp(attention(np, ids), *arrays)[1](d), strict=True):
+        assert np.allclose(actual, wanted, atol=1e-10)
+
+
 def test_a_mapped_function_sees_one_batch_element():
     x = jnp.asarray(np.random.default_rng(0).standard_normal((3, 2, 9, 4)))
     mask = mha.mask_function(lambda b, h, q, k: (q >= k) & (b == 0))
