@@ -69,6 +69,16 @@ class BackendUnderTest:
         return True
 
     @cached_property
+    def has_views(self) -> bool:
+        """False if a part of an array is a copy, and its transpose too; True if the library does not tell."""
+        x = self.array(np.zeros((4, 4)), "float32")
+        try:
+            whole, *parts = map(np.from_dlpack, (x, x[::2, 1:], self.xp.matrix_transpose(x)))
+        except Exception:  # its memory is on a device, or it exports no view: then it has views as far as we know
+            return True
+        return any(np.shares_memory(whole, part) for part in parts)
+
+    @cached_property
     def on_host(self) -> bool | str:
         """True if its arrays live in host memory, according to DLPack; a text that says why if they do not tell."""
         ask = getattr(self.array(np.zeros(1)), "__dlpack_device__", None)

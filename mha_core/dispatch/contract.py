@@ -208,6 +208,8 @@ class Backend:
     """
     write_at: Callable[[Any, Any, Any], Any] | None = None
     """The same for a start that is an integer array (), as in compiled functions; by default rows are selected by position."""
+    clear_caches: Callable[[], None] | None = None
+    """Frees the programs that the library keeps for each shape that it has compiled; conformance calls it between problems."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """A fault that would make a whole run fail is found before the run, and the message names the cause and the remedy."""
 
 import types
+from dataclasses import replace
 
 import array_api_strict
 import numpy as np
@@ -10,6 +11,7 @@ import mha_core as mha
 from mha_conformance import test_memory, test_namespace
 from mha_conformance.backend import CannotJudge
 from mha_conformance.find import NEEDED, find
+from mha_conformance.judge.layouts import laid_out
 from mha_core.algebra.arrays import device_name
 from mha_core.dispatch.registry import register
 from mha_core.ops.explain import explain
@@ -126,6 +128,45 @@ def test_memory_that_a_library_does_not_tell_is_not_judged(installed):
     assert found.on_host == "__dlpack_device__ of its arrays raises NotImplementedError: not computed yet"
     with pytest.raises(pytest.skip.Exception, match="is not known: __dlpack_device__ of its arrays raises"):
         test_memory.measured.__wrapped__(found)
+
+
+class Copied(Array):
+    """An array whose parts are copies, and its transpose: libraries without strides have such."""
+
+    def __getitem__(self, at):
+        return type(self)(self.x[at].copy())
+
+    @property
+    def mT(self):
+        return type(self)(self.x.mT.copy())
+
+    def __dlpack__(self, **options):
+        return self.x.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.x.__dlpack_device__()
+
+
+class NoStrides(Copied):
+    def __dlpack__(self, **options):
+        if not self.x.flags.c_contiguous:
+            raise BufferError("this library exports no strides")
+        return super().__dlpack__(**options)
+
+    def __getitem__(self, at):
+        return type(self)(self.x[at])
+
+
+@pytest.mark.parametrize(("kind", "views"), [(Copied, False), (NoStrides, True), (Lazy, True)])
+def test_layouts_in_memory_are_made_where_a_library_has_views(kind, views, installed):
+    record = backend(kind)
+    space = record.namespace()
+    space.matrix_transpose = lambda x: x.mT
+    installed(backends=[replace(record, namespace=lambda: space)])
+    mine = find("mine", None, ["float32"])
+    x = mine.array(np.ones((3, 4)))
+    assert mine.has_views is views and (views or laid_out(mine, x, "flipped") is x)
+    assert find("numpy", None, ["float32"]).has_views
 
 
 def test_a_library_without_devices_has_no_device_named_none(installed):

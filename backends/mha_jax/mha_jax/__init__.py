@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
+from importlib.metadata import version
 
 from mha_core.plugin import Collectives, Kernel, hookimpl
 
@@ -28,14 +29,21 @@ def value_and_grad(function, arrays):
     return value, aux, gradients
 
 
-def _caches(name):
-    return lambda *arguments: getattr(import_module("mha_jax.caches"), name)(*arguments)
+def _calls(module, name):
+    return lambda *arguments: getattr(import_module(module), name)(*arguments)
 
 
 @hookimpl
 def mha_backends():
     for backend in plain.mha_backends():
-        yield replace(backend, namespace=_caches("namespace"), value_and_grad=value_and_grad, write_at=_caches("write_at"))
+        caches = {name: _calls("mha_jax.caches", name) for name in ("namespace", "write_at")}
+        yield replace(
+            backend,
+            **caches,
+            value_and_grad=value_and_grad,
+            versions=lambda: {name: version(name) for name in ("jax", "jaxlib")},
+            clear_caches=_calls("jax", "clear_caches"),
+        )
 
 
 @hookimpl

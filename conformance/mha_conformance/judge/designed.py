@@ -39,6 +39,8 @@ BESIDE_KERNELS = 1 / 4
 Otherwise the algebra is judged there on pairs, without triples."""
 DRAWN_AGAIN = 3
 """The number of problems that are drawn for a row in the search for a smaller failing one: not each shows the fault."""
+CLEARED = 64
+"""The number of problems after which a library forgets the programs that it compiled, which can take 30 MB for each."""
 REUSED = 0.3
 """The share of problems whose numbers are put into arrays that were used before."""
 
@@ -180,6 +182,8 @@ def judge_design(judge: Judge, op: str, kernel: str, features: Iterable[str], *,
             break
         if not of_kernel.computed and sum(of_kernel.refused.values()) >= MOST_REFUSALS:
             break
+        if at % CLEARED == CLEARED - 1 and judge.loaded.record.clear_caches:
+            judge.loaded.record.clear_caches()
         row, rng = within(row, axes, possible, at), np.random.default_rng([*seed, at])
         structure = int(rng.integers(2**32))
         problem, *other = (

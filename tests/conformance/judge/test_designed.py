@@ -18,6 +18,7 @@ from mha_conformance.judge import designed as judged
 from mha_conformance.judge import smaller
 from mha_conformance.judge.held import judge_of
 from mha_core.algebra.attention import attention_state
+from mha_core.dispatch.context import ALGEBRA
 from mha_core.dispatch.contract import FEATURES
 from mha_core.plugin import ATTENTION_FEATURES, AttentionState, Kernel
 
@@ -37,6 +38,14 @@ def judge_kernel(installed, monkeypatch):
         return judged.judge_design(judge, op, "under test", features)
 
     return judge
+
+
+def test_a_library_forgets_its_programs_between_problems(monkeypatch):
+    backend, cleared = find("numpy", None, ["float64"]), []
+    record = replace(backend.loaded.record, clear_caches=lambda: cleared.append(len(cleared)))
+    monkeypatch.setattr(backend.loaded, "record", record)
+    verdict = judged.judge_design(judge_of(backend, "float64", np.random.default_rng(0)), "layer_norm", ALGEBRA, ())
+    assert len(cleared) == verdict.computed // judged.CLEARED > 0
 
 
 def test_a_fault_beyond_an_edge_is_found(judge_kernel):
