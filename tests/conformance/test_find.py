@@ -137,8 +137,8 @@ class Copied(Array):
         return type(self)(self.x[at].copy())
 
     @property
-    def mT(self):
-        return type(self)(self.x.mT.copy())
+    def transposed(self):
+        return type(self)(self.x.T.copy())
 
     def __dlpack__(self, **options):
         return self.x.__dlpack__(**options)
@@ -161,7 +161,7 @@ class NoStrides(Copied):
 def test_layouts_in_memory_are_made_where_a_library_has_views(kind, views, installed):
     record = backend(kind)
     space = record.namespace()
-    space.matrix_transpose = lambda x: x.mT
+    space.matrix_transpose = lambda x: x.transposed
     installed(backends=[replace(record, namespace=lambda: space)])
     mine = find("mine", None, ["float32"])
     x = mine.array(np.ones((3, 4)))

@@ -46,9 +46,9 @@ def test_jax_compiles_and_differentiates_functions(length, kernel):
 
 
 def test_gradients_of_programs_that_xla_does_not_optimise():
-    """Where XLA computes the scores twice, rounded otherwise, no element equals the maximum, which JAX's gradient divides by."""
-    rng = np.random.default_rng(20)
-    length, ids = 20, rng.integers(0, 3, 20)
+    """XLA may compute the scores twice, rounded otherwise; then none equals the maximum, and JAX divides by how many do."""
+    rng, length = np.random.default_rng(20), 20
+    ids = rng.integers(0, 3, length)
     options = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
     with jax.enable_x64(True), mha.use_kernel("attention", "algebra"):
         arrays = [rng.standard_normal((2, 4, length, 8)) for _ in range(3)] + [rng.random(4), rng.standard_normal((4, 3))]
