@@ -41,6 +41,7 @@ def mha_backends():
             backend,
             **caches,
             value_and_grad=value_and_grad,
+            transforms={name: _calls("mha_jax.transforms", name) for name in ("gradient", "vmap")},
             versions=lambda: {name: version(name) for name in ("jax", "jaxlib")},
             clear_caches=_calls("jax", "clear_caches"),
         )

@@ -163,5 +163,5 @@ def test_the_records_of_the_backend_are_those_of_the_page_and_more():
     from mha_jax import backend
 
     (short,), (long,) = backend.mha_backends(), mha_jax.mha_backends()
-    more = dict.fromkeys(("value_and_grad", "write_at", "versions", "clear_caches"))
+    more = dict.fromkeys(("value_and_grad", "write_at", "transforms", "versions", "clear_caches"))
     assert replace(long, **more, namespace=short.namespace) == short
