@@ -1,4 +1,4 @@
-"""JAX's transforms of functions, as conformance applies them to kernels. JAX has no forward gradients of rules of ours."""
+"""JAX's transforms of functions, as conformance applies them to kernels; not forward mode, which JAX refuses for custom_vjp."""
 
 import jax
 

@@ -25,14 +25,19 @@ def attention(xp, ids):
     return attend
 
 
-@pytest.mark.parametrize(("length", "kernel"), [(20, "algebra"), (500, "scan")])
-def test_jax_compiles_and_differentiates_functions(length, kernel):
+def problem(length):
+    """Return ids of positions, the arrays of ``attention``, and a gradient of its result."""
     rng = np.random.default_rng(length)
     ids = rng.integers(0, 3, length)
+    arrays = [rng.standard_normal((2, 4, length, 8)) for _ in range(3)] + [rng.random(4), rng.standard_normal((4, 3))]
+    return ids, arrays, rng.standard_normal((2, 4, length, 8))
+
+
+@pytest.mark.parametrize(("length", "kernel"), [(20, "algebra"), (500, "scan")])
+def test_jax_compiles_and_differentiates_functions(length, kernel):
+    ids, arrays, d = problem(length)
     with jax.enable_x64(True):
-        arrays = [rng.standard_normal((2, 4, length, 8)) for _ in range(3)] + [rng.random(4), rng.standard_normal((4, 3))]
         expected, pullback = mha.vjp(attention(np, ids), *arrays)
-        d = rng.standard_normal(expected.shape)
         gradients = pullback(d)
         attend, on_jax = attention(jnp, jnp.asarray(ids)), [jnp.asarray(x) for x in arrays]
         with mha.use_kernel("attention", kernel), mha.use_kernel("attention_vjp", kernel):
@@ -47,12 +52,10 @@ def test_jax_compiles_and_differentiates_functions(length, kernel):
 
 def test_gradients_of_programs_that_xla_does_not_optimise():
     """XLA may compute the scores twice, rounded otherwise; then none equals the maximum, and JAX divides by how many do."""
-    rng, length = np.random.default_rng(20), 20
-    ids = rng.integers(0, 3, length)
+    ids, arrays, d = problem(20)
     options = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
     with jax.enable_x64(True), mha.use_kernel("attention", "algebra"):
-        arrays = [rng.standard_normal((2, 4, length, 8)) for _ in range(3)] + [rng.random(4), rng.standard_normal((4, 3))]
-        d, attend = rng.standard_normal((2, 4, length, 8)), attention(jnp, jnp.asarray(ids))
+        attend = attention(jnp, jnp.asarray(ids))
         total = jax.grad(lambda *arrays: (attend(*arrays) * d).sum(), argnums=tuple(range(5)))
         gradients = jax.jit(total, compiler_options=options)(*(jnp.asarray(x) for x in arrays))
     for actual, wanted in zip(gradients, mha.vjp(attention(np, ids), *arrays)[1](d), strict=True):
