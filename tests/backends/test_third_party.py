@@ -20,7 +20,7 @@ pytestmark = needs.installed(
 )
 SOURCES = ROOT / "tests" / "third_party"
 DISTRIBUTIONS = {
-    "jax": ("mha-jax", "0.1.0", "backend caches int8 namespace ranks scan"),
+    "jax": ("mha-jax", "0.1.0", "backend caches int8 namespace ranks scan transforms"),
     "mlx": ("mha-mlx", "0.1.0", "namespace"),
     "dask": ("mha-dask", "0.1.0", "attention namespace"),
     "frozen_v1": ("mha-frozen-v1", "1.0.0", "arrays kernels"),
