@@ -19,7 +19,7 @@ COLUMNS = {"numpy": "NumPy", "torch": "torch", "numpy+native": "NumPy, mha-nativ
 LINES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "torch's fused attention, 128 to 8192 tokens": ("torch SDPA", ("attention 8x8x", "attention 1x8x", "attention 32x12x")),
     "the same with gradients": ("torch SDPA", ("attention and gradients",)),
-    "torch's fused attention, one query and 8192 keys": ("torch SDPA", ("decode 1x8x1x64",)),
+    "torch's fused attention, one query and 8192 keys": ("torch SDPA", ("decode 1x8x1x64, 8192 keys",)),
     "torch's fast path, encoder layer of 8 x 512 tokens": ("nn.", ("encoder layer 8x512x512",)),
     "a training step of torch's encoder layer": ("nn.", ("encoder layer, training",)),
     "sentence-transformers, real sentences": ("sentence-transformers", ("text encoder",)),

@@ -32,6 +32,8 @@ def test_a_line_has_the_range_of_its_cases_and_a_column_for_each_backend():
         row("attention 1x8x2048x64, causal", "numpy", 0.75),
         row("attention and gradients 8x8x512x64", "numpy", 1.25),
         row("attention 8x8x512x64", "torch+native", 0.3),
+        row("decode 1x8x1x64, 8192 keys", "torch", 1.0),
+        row("decode 1x8x1x64, 8192 keys in int8", "torch", 9.0),
         row("text encoder", "torch", 0.4),
         row("text encoder, 5120 texts", "torch", 0.9),
         row("text encoder", "torch", 0.8, "ONNX Runtime"),
@@ -44,7 +46,8 @@ def test_a_line_has_the_range_of_its_cases_and_a_column_for_each_backend():
     assert cells["the same with gradients"] == ["1.25", "", "", ""]
     assert cells["sentence-transformers, real sentences"] == ["", "0.40", "", ""], "one case is named whole"
     assert cells["ONNX Runtime, real sentences"] == ["", "0.80", "", ""]
-    assert len(cells) == 4, "a line without results is left out"
+    assert cells["torch's fused attention, one query and 8192 keys"] == ["", "1.00", "", ""], "keys in int8 are another case"
+    assert len(cells) == 5, "a line without results is left out"
 
 
 def test_the_table_of_the_readme_is_that_of_the_page_of_all_cases():
