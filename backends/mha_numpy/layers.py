@@ -9,7 +9,7 @@ Another plugin may bring faster activations, norms and products: its kernels are
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -48,6 +48,18 @@ def _linear(x: np.ndarray, w: Any, b: np.ndarray | None, out: np.ndarray) -> Non
         out += b
 
 
+class Workers(NamedTuple):
+    """What computes tasks in parallel."""
+
+    run: Callable[[Callable[[Any], None], Iterable[Any]], None]
+    """Calls a function with each item; calls of several threads at once."""
+    num_threads: Callable[[], int]
+    """Returns how many threads compute tasks; 1 inside of one."""
+
+
+_WORKERS = Workers(run, lambda: 1 if inside_a_task() else num_threads())
+
+
 class Chunks(NamedTuple):
     """The layers, with an activation, a norm and a linear map of rows."""
 
@@ -57,6 +69,9 @@ class Chunks(NamedTuple):
     """Writes the layer norm of x (rows, features), given weight, bias and eps, to an array, which may be x."""
     linear: Callable[[np.ndarray, Any, np.ndarray | None, np.ndarray], None] = _linear
     """Writes x w + b to an array; w is of whatever kind the weights of the layers are."""
+    attend: Callable[..., Any] = scaled_dot_product_attention
+    """Returns the attention of queries, keys and values (..., heads, length, d), with the options that a layer was given."""
+    workers: Workers = _WORKERS
 
     def feed_forward(
         self,
@@ -77,7 +92,7 @@ class Chunks(NamedTuple):
         def chunk(rows: slice) -> None:
             self._feed_forward(tokens[rows], w_1, b_1, w_2, b_2, activation, w_g, b_g, to[rows])
 
-        _run_chunks(chunk, len(tokens))
+        self._run_chunks(chunk, len(tokens))
         return out
 
     def _feed_forward(
@@ -103,14 +118,14 @@ class Chunks(NamedTuple):
         or if an option may have a batch axis.
         """
         out = np.empty(x.shape, dtype=x.dtype)
-        threads, count = num_threads(), len(x)
+        threads, count = self.workers.num_threads(), len(x)
         balanced = count >= 2 * threads or count % threads == 0  # no thread waits long for another at the end
         if x.ndim < 3 or not balanced or x[0].size > 2 * _SEQUENCES * x.shape[-1] or _has_arrays(options):
             self._encode(layer, x, options, out)
         else:
             size = -(-count // _multiple(x.size // x.shape[-1] / _SEQUENCES, threads))
             chunks = [slice(at, at + size) for at in range(0, count, size)]
-            run(lambda chunk: self._encode(layer, x[chunk], options, out[chunk]), chunks)
+            self.workers.run(lambda chunk: self._encode(layer, x[chunk], options, out[chunk]), chunks)
         return out
 
     def _encode(self, layer: Any, x: np.ndarray, options: dict[str, Any], out: np.ndarray) -> None:
@@ -125,11 +140,11 @@ class Chunks(NamedTuple):
             for (w, b, _), y in zip(projections, projected, strict=True):
                 self.linear(chunk, w, b, y[rows])
 
-        _run_chunks(project, len(tokens))
+        self._run_chunks(project, len(tokens))
         heads = [_heads(y.reshape(*x.shape[:-1], -1), count) for y, (_, _, count) in zip(projected, projections, strict=True)]
-        attended: Any = scaled_dot_product_attention(*heads, **options)
+        attended = self.attend(*heads, **options)
         attended = as_rows(attended.swapaxes(-2, -3).reshape(*x.shape[:-1], -1))
-        _run_chunks(partial(self._after_attention, layer, tokens, attended, to), len(tokens))
+        self._run_chunks(partial(self._after_attention, layer, tokens, attended, to), len(tokens))
 
     def _after_attention(self, layer: Any, x: np.ndarray, attended: np.ndarray, out: np.ndarray, rows: slice) -> None:
         """Compute output projection, residuals, norms and feed-forward network for some rows: each depends on itself only."""
@@ -149,6 +164,19 @@ class Chunks(NamedTuple):
         self.normed(x, norm.weight, norm.bias, norm.eps, to)
         return to
 
+    def _run_chunks(self, function: Callable[[slice], None], count: int) -> None:
+        """Call ``function(rows)`` for chunks of ``count`` rows: as many chunks for each thread, all of one size.
+
+        A task is computed by one thread, so its chunks, and the bits of its results, do not depend on how many there are.
+        """
+        size = -(-count // _multiple(count / _TOKENS, self.workers.num_threads()))
+
+        def chunk(at: int) -> None:
+            with np.errstate(all="ignore"):  # NaN and infinity in, NaN and infinity out
+                function(slice(at, min(count, at + size)))
+
+        self.workers.run(chunk, range(0, count, size))
+
 
 _numpy = Chunks()
 feed_forward, encoder_layer = _numpy.feed_forward, _numpy.encoder_layer
@@ -165,20 +193,6 @@ def _has_arrays(options: dict[str, Any]) -> bool:
 def _heads(x: np.ndarray, count: int) -> np.ndarray:
     """(..., length, count * d) -> (..., count, length, d), a view."""
     return x.reshape(*x.shape[:-1], count, -1).swapaxes(-2, -3)
-
-
-def _run_chunks(function: Callable[[slice], None], count: int) -> None:
-    """Call ``function(rows)`` for chunks of ``count`` rows: as many chunks for each thread, all of one size.
-
-    A task is computed by one thread, so its chunks, and the bits of its results, do not depend on how many there are.
-    """
-    size = -(-count // _multiple(count / _TOKENS, 1 if inside_a_task() else num_threads()))
-
-    def chunk(at: int) -> None:
-        with np.errstate(all="ignore"):  # NaN and infinity in, NaN and infinity out
-            function(slice(at, min(count, at + size)))
-
-    run(chunk, range(0, count, size))
 
 
 def _multiple(count: float, threads: int) -> int:

@@ -7,7 +7,8 @@ from mha_core.dispatch.errors import PluginApiMismatch
 
 from .activations import activate
 from .gelu import supports as supports_gelu
-from .layers import Chunks
+from .interrupts import Shield, shielded
+from .layers import Chunks, Workers
 from .layers import supports as supports_layers
 from .norms import by_rows
 from .norms import supports as supports_norms
@@ -18,12 +19,15 @@ from .threads import num_threads
 __all__ = [
     "VERSION",
     "Chunks",
+    "Shield",
+    "Workers",
     "activate",
     "by_rows",
     "check",
     "in_tiles",
     "inside_a_task",
     "num_threads",
+    "shielded",
     "supports_gelu",
     "supports_layers",
     "supports_norms",

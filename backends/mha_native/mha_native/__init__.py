@@ -1,4 +1,4 @@
-"""The native plugin: compiled attention for NumPy, torch and JAX arrays on the CPU, linear maps, and layers of NumPy arrays.
+"""The native plugin: compiled attention for NumPy, torch and JAX arrays on the CPU, linear maps, and layers.
 
 Importing this module imports neither an array library nor the compiled module; the functions that it names do.
 """
@@ -43,6 +43,8 @@ _KERNELS: tuple[tuple[str, str, str, str, Set[str]], ...] = (
     ("torch", "linear_int8", "on_torch_int8", "supports", set()),
     ("numpy", "feed_forward", "on_numpy_lines", "supports_layers", {"gate", "int8"}),
     ("numpy", "encoder_layer", "on_numpy_lines", "supports_layers", STANDARD_LAYER_FEATURES | {"int8"}),
+    ("torch", "feed_forward", "on_torch_lines", "supports", {"gate", "int8"}),
+    ("torch", "encoder_layer", "on_torch_lines", "supports", STANDARD_LAYER_FEATURES | {"int8"}),
 )
 
 

@@ -64,7 +64,7 @@ def _by_tiles(what: int, x: np.ndarray, other: np.ndarray | None) -> np.ndarray:
 
 def layer_norm(x: np.ndarray, weight: np.ndarray | None, bias: np.ndarray | None, *, eps: float) -> np.ndarray:
     """(x - mean) / sqrt(var + eps) * weight + bias."""
-    return by_rows(x, lambda rows, to: _normed(rows, weight, bias, eps, to))
+    return by_rows(x, lambda rows, to: write_normed(rows, weight, bias, eps, to))
 
 
 def rms_norm(x: np.ndarray, weight: np.ndarray | None, *, eps: float) -> np.ndarray:
@@ -72,11 +72,11 @@ def rms_norm(x: np.ndarray, weight: np.ndarray | None, *, eps: float) -> np.ndar
     return by_rows(x, lambda rows, to: native.lines(_RMS_NORM, _dense(rows), _dense(weight), None, eps, to))
 
 
-def _normed(x: np.ndarray, weight: Any, bias: Any, eps: float, out: np.ndarray) -> None:
+def write_normed(x: np.ndarray, weight: Any, bias: Any, eps: float, out: np.ndarray) -> None:
     native.lines(_LAYER_NORM, _dense(x), _dense(weight), _dense(bias), eps, out)
 
 
-def _activate(name: str, x: np.ndarray, bias: np.ndarray | None) -> None:
+def activate_lines(name: str, x: np.ndarray, bias: np.ndarray | None) -> None:
     if name == "gelu":
         native.lines(_GELU, x, _dense(bias), None, 0.0, x)
     else:
@@ -88,5 +88,5 @@ def _dense(x: Any) -> Any:
     return x if x is None or x.strides[-1] == x.itemsize else np.ascontiguousarray(x)
 
 
-_chunks = Chunks(_activate, _normed, linear)
+_chunks = Chunks(activate_lines, write_normed, linear)
 feed_forward, encoder_layer = _chunks.feed_forward, _chunks.encoder_layer

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
-import re
 from collections.abc import Callable, Set
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +12,7 @@ from mha_core.plugin import AttentionGradients, AttentionProblem, AttentionState
 
 from . import gradients, problem
 from .level import native
+from .team import team
 
 _KINDS = {torch.float32: "f", torch.float64: "d", torch.float16: "e", torch.bfloat16: "H", torch.bool: "?"}
 
@@ -120,21 +117,6 @@ def _prepared(p: AttentionProblem, arrays: problem.Beside, tensors: list[Any]) -
 
     compute.tensors = tensors  # type: ignore[attr-defined]  # keeps their memory
     return compute
-
-
-@cache
-def team() -> int:
-    """Return the address of GOMP_parallel in the OpenMP that torch computes with; 0 if it uses another, or there are several.
-
-    After a product torch's threads spin for a while, and other threads would wait for their cores.
-    """
-    maps = Path("/proc/self/maps")
-    lines = maps.read_text().splitlines() if maps.exists() else []
-    paths = {line.split(maxsplit=5)[-1] for line in lines if "omp" in line}
-    libraries = [path for path in paths if re.fullmatch(r"lib[gi]?omp5?[-.].*", Path(path).name)]
-    if len(libraries) != 1 or not Path(libraries[0]).name.startswith("libgomp"):
-        return 0
-    return ctypes.cast(ctypes.CDLL(libraries[0]).GOMP_parallel, ctypes.c_void_p).value or 0
 
 
 def _view(x: Any) -> tuple[int, str, tuple[int, ...], tuple[int, ...]]:

@@ -10,7 +10,7 @@ from torch.nn.functional import linear as linear_of_torch
 from mha_core.plugin import Call
 
 from . import few_rows
-from .on_torch import team
+from .team import team
 
 
 def supports(call: Call) -> str | None:

@@ -11,7 +11,7 @@ from mha_core.plugin import Call
 
 from . import int8
 from .level import native
-from .on_torch import team
+from .team import team
 
 
 def supports(call: Call) -> str | None:
@@ -22,12 +22,12 @@ def supports(call: Call) -> str | None:
 def linear_int8(x: Any, w: Int8Weight, b: Any) -> Any:
     """x w + b: each row of x is rounded to int8."""
     out: Any = torch.empty((*x.shape[:-1], w.shape[1]), dtype=x.dtype, device=x.device)
-    rows, to = _array(x.reshape(-1, x.shape[-1])), out.reshape(-1, w.shape[1]).numpy()
-    weight = int8.packed(w, _array)
-    native.linear_int8(weight, torch.get_num_threads(), team(), rows, None if b is None else _array(b), to)
+    rows, to = array(x.reshape(-1, x.shape[-1])), out.reshape(-1, w.shape[1]).numpy()
+    weight = int8.packed(w, array)
+    native.linear_int8(weight, torch.get_num_threads(), team(), rows, None if b is None else array(b), to)
     return out
 
 
-def _array(x: Any) -> Any:
+def array(x: Any) -> Any:
     """Return a contiguous tensor as a NumPy array of the same memory."""
     return x.detach().resolve_neg().contiguous().numpy()

@@ -1,0 +1,125 @@
+"""The threads that torch computes with, for the compiled module and for tasks in Python.
+
+After a product torch's threads spin for a while, and other threads would wait for their cores.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import copy_context
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mha_numpy.shared import Shield, shielded
+
+__all__ = ["num_threads", "run", "team"]
+
+_Entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class _Inside(threading.local):
+    """``task``: True while this thread computes a task. ``stays``: True once Python knows the thread between calls too."""
+
+    task = stays = False
+
+
+_inside, _lost = _Inside(), False  # a forked process lacks the threads of a team that its parent used
+
+
+@cache
+def team() -> int:
+    """Return the address of GOMP_parallel in the OpenMP that torch computes with; 0 if it is another, or there are several."""
+    maps = Path("/proc/self/maps")
+    lines = maps.read_text().splitlines() if maps.exists() else []
+    paths = {line.split(maxsplit=5)[-1] for line in lines if "omp" in line}
+    libraries = [path for path in paths if re.fullmatch(r"lib[gi]?omp5?[-.].*", Path(path).name)]
+    if len(libraries) != 1 or not Path(libraries[0]).name.startswith("libgomp"):
+        return 0
+    return ctypes.cast(ctypes.CDLL(libraries[0]).GOMP_parallel, ctypes.c_void_p).value or 0
+
+
+def num_threads() -> int:
+    """Return how many threads compute tasks: torch's number, and 1 inside of a task or where the team cannot be used."""
+    return 1 if _inside.task or _lost or not team() else torch.get_num_threads()
+
+
+def run(function: Callable[[Any], Any], items: Iterable[Any]) -> None:
+    """Call ``function(item)`` for all items on torch's threads, in the caller's context.
+
+    If a task raises, no further task begins, and the first exception is raised once the tasks that have begun are done. A
+    call from inside a task runs its own tasks one after another.
+    """
+    if _inside.task:
+        for item in items:
+            function(item)
+    else:
+        shielded(_run, function, deque(items))
+
+
+def _run(shield: Shield, function: Callable[[Any], Any], items: deque[Any]) -> None:
+    errors: list[BaseException] = []
+    caller, context = threading.get_ident(), copy_context()
+
+    def work(_: int | None) -> None:
+        own = shield
+        if threading.get_ident() != caller:
+            own = Shield()
+            _stay()
+        _inside.task = True
+        try:
+            for item in _taken(items):
+                own.compute(context.copy().run, function, item)
+        except BaseException as error:  # raised in the caller
+            errors.append(error)
+            items.clear()
+        finally:
+            _inside.task = False
+
+    if (threads := num_threads()) > 1:
+        _parallel()(_Entry(work), None, threads, 0)  # all of them: a smaller team would end the others for good
+    else:
+        work(None)
+    if errors:
+        try:
+            raise errors[0]
+        finally:
+            errors.clear()  # its traceback has this frame, which holds the list
+
+
+def _stay() -> None:
+    """Keep what Python knows of this thread after the call: otherwise its scratch memory would end with it."""
+    if not _inside.stays:
+        _inside.stays = True
+        ctypes.pythonapi.PyGILState_Ensure()
+
+
+def _taken(items: deque[Any]) -> Iterator[Any]:
+    """Take items, as other threads do, until none is left."""
+    while True:
+        try:
+            yield items.popleft()
+        except IndexError:
+            return
+
+
+@cache
+def _parallel() -> Callable[..., None]:
+    return ctypes.CFUNCTYPE(None, _Entry, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)(team())
+
+
+def _lose_team() -> None:
+    global _lost
+    _lost = True
+    _inside.task = False
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_lose_team)

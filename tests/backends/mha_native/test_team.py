@@ -1,0 +1,154 @@
+"""Tasks in Python on torch's threads: exceptions, calls inside of tasks, Ctrl-C, and forked processes."""
+
+import contextvars
+import os
+import signal
+import threading
+import weakref
+
+import pytest
+import torch
+from meeting import meeting
+from native import in_process, needs_native, plugin
+
+pytestmark = needs_native
+THREADS = 3
+
+
+@pytest.fixture
+def team():
+    """The module, with three threads of torch's."""
+    plugin()
+    from mha_native import team as module
+
+    if not module.team():
+        pytest.skip("torch computes with another OpenMP than GNU's")
+    before = torch.get_num_threads()
+    torch.set_num_threads(THREADS)
+    yield module
+    torch.set_num_threads(before)
+
+
+def threads_of(team):
+    """Return the threads that compute tasks, each of which waits for the others."""
+    met, idents = meeting(THREADS), []
+    team.run(lambda _: (met.wait(), idents.append(threading.get_ident())), range(THREADS))
+    return idents
+
+
+def test_all_of_torch_s_threads_compute_in_the_context_of_the_caller(team):
+    name, seen = contextvars.ContextVar("name"), []
+    name.set("the caller's")
+    team.run(lambda n: seen.append((n, name.get(), team.num_threads())), range(50))
+    assert sorted(seen) == [(n, "the caller's", 1) for n in range(50)]
+    assert team.num_threads() == THREADS
+    assert len(set(threads_of(team))) == THREADS and threading.get_ident() in threads_of(team)
+
+
+def test_a_call_inside_of_a_task_runs_its_own_tasks_in_turn(team):
+    seen = []
+
+    def outer(n):
+        own = threading.get_ident()
+        team.run(lambda m: seen.append((n, m, threading.get_ident() == own)), range(4))
+
+    team.run(outer, range(6))
+    assert sorted(seen) == [(n, m, True) for n in range(6) for m in range(4)]
+
+
+def test_one_thread_computes_tasks_in_order(team):
+    torch.set_num_threads(1)
+    seen = []
+    team.run(lambda n: seen.append((n, threading.get_ident())), range(5))
+    assert seen == [(n, threading.get_ident()) for n in range(5)]
+
+
+def test_a_thread_keeps_its_own_memory_between_calls(team):
+    """Scratch memory is asked for once."""
+    own = threading.local()
+
+    def count():
+        own.calls = getattr(own, "calls", 0) + 1
+        return own.calls
+
+    for expected in (1, 2, 3):
+        met, counts = meeting(THREADS), []
+        team.run(lambda _, met=met, counts=counts: (met.wait(), counts.append(count())), range(THREADS))
+        assert counts == [expected] * THREADS
+
+
+class Broken(Exception):
+    """What a task raises."""
+
+
+def test_an_exception_is_raised_when_the_tasks_that_have_begun_are_done_and_no_other_begins(team):
+    met, never, begun, ended = meeting(THREADS), threading.Event(), [], []
+
+    def task(n):
+        begun.append(n)
+        if n < THREADS:
+            met.wait()
+        if n == 1:
+            raise Broken
+        never.wait(0.001)  # time for the exception
+        ended.append(n)
+
+    with pytest.raises(Broken):
+        team.run(task, range(500))
+    assert {0, 1, 2} <= set(begun) and len(begun) < 500 and sorted([*ended, 1]) == sorted(begun)
+    assert len(set(threads_of(team))) == THREADS
+
+
+def test_an_exception_is_not_kept(team):
+    def task(n):
+        raise Broken
+
+    try:
+        team.run(task, range(10))
+    except Broken as error:
+        reference = weakref.ref(error)
+    assert reference() is None
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system lacks POSIX signals")
+def test_ctrl_c_ends_a_call(team):
+    handler, caller, ended = signal.getsignal(signal.SIGINT), threading.get_ident(), []
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    met = meeting(THREADS)
+
+    def task(n):
+        met.wait()
+        if threading.get_ident() == caller:
+            signal.raise_signal(signal.SIGINT)
+        ended.append(n)
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            team.run(task, range(THREADS))
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert len(ended) == THREADS - 1
+    assert len(set(threads_of(team))) == THREADS
+
+
+FORKED = """
+import os, torch, mha_core as mha
+from mha_native.team import run, num_threads
+torch.set_num_threads(3)
+layer = mha.EncoderLayer.init(d_model=32, num_heads=4, d_ff=64, seed=0, backend="torch").quantized()
+x = torch.randn(4, 100, 32)
+seen, expected = [], layer(x)
+run(seen.append, range(30))
+child = os.fork()
+if not child:
+    run(seen.append, range(30, 60))
+    os._exit(0 if (num_threads(), sorted(seen)) == (1, list(range(60))) and torch.equal(layer(x), expected) else 1)
+print(os.waitpid(child, 0)[1], torch.equal(layer(x), expected), num_threads())
+"""
+
+
+@pytest.mark.full  # imports torch in a process of its own
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_a_forked_process_computes_in_its_only_thread(team):
+    assert in_process(FORKED) == "0 True 3"
