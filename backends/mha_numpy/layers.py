@@ -120,7 +120,7 @@ class Chunks(NamedTuple):
         out = np.empty(x.shape, dtype=x.dtype)
         threads, count = self.workers.num_threads(), len(x)
         balanced = count >= 2 * threads or count % threads == 0  # no thread waits long for another at the end
-        if x.ndim < 3 or not balanced or x[0].size > 2 * _SEQUENCES * x.shape[-1] or _has_arrays(options):
+        if x.ndim < 3 or not balanced or x[0].size > 2 * _SEQUENCES * x.shape[-1] or _differ_in_batch(options):
             self._encode(layer, x, options, out)
         else:
             size = -(-count // _multiple(x.size // x.shape[-1] / _SEQUENCES, threads))
@@ -182,12 +182,10 @@ _numpy = Chunks()
 feed_forward, encoder_layer = _numpy.feed_forward, _numpy.encoder_layer
 
 
-def _has_arrays(options: dict[str, Any]) -> bool:
-    """Return whether mask, bias or query_offset hold arrays, which may have batch axes. A sink has no batch axis."""
+def _differ_in_batch(options: dict[str, Any]) -> bool:
+    """Return whether mask, bias or query_offset are arrays, or may differ between sequences. A sink has no batch axis."""
     values = [option for name, option in options.items() if name not in ("scale", "softcap", "sink")]
-    return not all(
-        isinstance(value, int) or (hasattr(value, "arrays") and not any(True for _ in value.arrays())) for value in values
-    )
+    return any(not isinstance(value, int) and getattr(value, "may_differ_in_batch", True) for value in values)
 
 
 def _heads(x: np.ndarray, count: int) -> np.ndarray:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import numpy as np
@@ -23,6 +25,21 @@ def scratch(name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     if buffer is None or buffer.size < size:
         buffer = _own.__dict__[name] = np.empty(size, dtype=np.uint8)
     return buffer[:size].view(dtype).reshape(shape)
+
+
+@contextmanager
+def scratch_kept_in(box: dict[str, np.ndarray]) -> Iterator[None]:
+    """Use the memory in a box as that of this thread, and keep in the box what is added: for threads that Python forgets."""
+    own = _own.__dict__
+    before = dict(own)
+    own.clear()
+    own.update(box)
+    try:
+        yield
+    finally:
+        box.update(own)
+        own.clear()
+        own.update(before)
 
 
 def readable_by_blas(x: np.ndarray | Int8Rows, dtype: Any) -> bool:

@@ -13,6 +13,7 @@ from .layers import supports as supports_layers
 from .norms import by_rows
 from .norms import supports as supports_norms
 from .pool import inside_a_task
+from .scratch import scratch_kept_in
 from .tasks import in_tiles
 from .threads import num_threads
 
@@ -27,6 +28,7 @@ __all__ = [
     "in_tiles",
     "inside_a_task",
     "num_threads",
+    "scratch_kept_in",
     "shielded",
     "supports_gelu",
     "supports_layers",

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from mha_numpy.shared import Shield, shielded
+from mha_numpy.shared import Shield, scratch_kept_in, shielded
 
 __all__ = ["num_threads", "run", "team"]
 
@@ -26,9 +26,11 @@ _Entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 class _Inside(threading.local):
-    """``task``: True while this thread computes a task. ``stays``: True once Python knows the thread between calls too."""
+    """``task``: True while this thread computes a task. ``boxes``: scratch memory of the threads that its calls borrow."""
 
-    task = stays = False
+    def __init__(self) -> None:
+        self.task = False
+        self.boxes: list[dict[str, Any]] = []
 
 
 _inside, _lost = _Inside(), False  # a forked process lacks the threads of a team that its parent used
@@ -52,7 +54,7 @@ def num_threads() -> int:
 
 
 def run(function: Callable[[Any], Any], items: Iterable[Any]) -> None:
-    """Call ``function(item)`` for all items on torch's threads, in the caller's context.
+    """Call ``function(item)`` for all items on torch's threads, in the caller's context and modes of autograd.
 
     If a task raises, no further task begins, and the first exception is raised once the tasks that have begun are done. A
     call from inside a task runs its own tasks one after another.
@@ -66,22 +68,29 @@ def run(function: Callable[[Any], Any], items: Iterable[Any]) -> None:
 
 def _run(shield: Shield, function: Callable[[Any], Any], items: deque[Any]) -> None:
     errors: list[BaseException] = []
-    caller, context = threading.get_ident(), copy_context()
+    caller, boxes, context = threading.get_ident(), _inside.boxes, copy_context()
+    is_inference, records = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
 
-    def work(_: int | None) -> None:
-        own = shield
-        if threading.get_ident() != caller:
-            own = Shield()
-            _stay()
+    def take(own: Shield) -> None:
         _inside.task = True
         try:
             for item in _taken(items):
                 own.compute(context.copy().run, function, item)
+        finally:
+            _inside.task = False
+
+    def work(_: int | None) -> None:
+        try:
+            if threading.get_ident() == caller:
+                take(shield)
+                return
+            box = boxes.pop() if boxes else {}
+            with torch.inference_mode(is_inference), torch.set_grad_enabled(records), scratch_kept_in(box):
+                take(Shield())
+            boxes.append(box)
         except BaseException as error:  # raised in the caller
             errors.append(error)
             items.clear()
-        finally:
-            _inside.task = False
 
     if (threads := num_threads()) > 1:
         _parallel()(_Entry(work), None, threads, 0)  # all of them: a smaller team would end the others for good
@@ -92,13 +101,6 @@ def _run(shield: Shield, function: Callable[[Any], Any], items: deque[Any]) -> N
             raise errors[0]
         finally:
             errors.clear()  # its traceback has this frame, which holds the list
-
-
-def _stay() -> None:
-    """Keep what Python knows of this thread after the call: otherwise its scratch memory would end with it."""
-    if not _inside.stays:
-        _inside.stays = True
-        ctypes.pythonapi.PyGILState_Ensure()
 
 
 def _taken(items: deque[Any]) -> Iterator[Any]:

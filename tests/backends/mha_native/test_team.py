@@ -6,6 +6,7 @@ import signal
 import threading
 import weakref
 
+import numpy as np
 import pytest
 import torch
 from meeting import meeting
@@ -63,18 +64,43 @@ def test_one_thread_computes_tasks_in_order(team):
     assert seen == [(n, threading.get_ident()) for n in range(5)]
 
 
-def test_a_thread_keeps_its_own_memory_between_calls(team):
-    """Scratch memory is asked for once."""
-    own = threading.local()
+def test_scratch_memory_is_asked_for_once_and_ends_with_the_caller(team):
+    from mha_numpy.scratch import scratch
 
-    def count():
-        own.calls = getattr(own, "calls", 0) + 1
-        return own.calls
+    def addresses():
+        met, seen = meeting(THREADS), []
+        team.run(
+            lambda _: seen.append(scratch("a test", (1000,), np.dtype("float64")).ctypes.data + met.wait() * 0), range(THREADS)
+        )
+        return seen
 
-    for expected in (1, 2, 3):
-        met, counts = meeting(THREADS), []
-        team.run(lambda _, met=met, counts=counts: (met.wait(), counts.append(count())), range(THREADS))
-        assert counts == [expected] * THREADS
+    first = set(addresses())
+    assert len(first) == THREADS and all(set(addresses()) == first for _ in range(5))
+    references = []
+
+    def call():
+        torch.set_num_threads(THREADS)
+        team.run(lambda _: references.append(weakref.ref(scratch("a test", (10,), np.dtype("float64")).base)), range(50))
+
+    caller = threading.Thread(target=call)
+    caller.start()
+    caller.join()
+    assert {each() for each in references} == {None}
+
+
+def test_modes_of_autograd_are_the_caller_s(team):
+    for mode in (torch.inference_mode, torch.no_grad, torch.enable_grad):
+        met, seen = meeting(THREADS), []
+        with mode():
+            expected = (torch.is_inference_mode_enabled(), torch.is_grad_enabled())
+            team.run(
+                lambda _, met=met, seen=seen: (
+                    met.wait(),
+                    seen.append((torch.is_inference_mode_enabled(), torch.is_grad_enabled())),
+                ),
+                range(THREADS),
+            )
+        assert seen == [expected] * THREADS
 
 
 class Broken(Exception):

@@ -81,6 +81,8 @@ OPTIONS = {
     "a bias for each sequence": lambda rng: {"bias": rng.normal(size=(9, 4, 40, 40))},
     "alibi": lambda rng: {"bias": mha.alibi(4), "mask": mha.window(9, 3)},
     "an offset for each sequence": lambda rng: {"mask": mha.causal(), "query_offset": np.arange(9) - 4},
+    "a mask that is a function": lambda rng: {"mask": mha.mask_function(lambda b, h, i, j: (i + j + b) % 3 != 1)},
+    "a score that is a function": lambda rng: {"bias": mha.score_function(lambda s, b, h, i, j: s * (1 + b / 8))},
     "softcap and sink": lambda rng: {"softcap": 2.0, "sink": rng.normal(size=4), "scale": 0.3},
 }
 
