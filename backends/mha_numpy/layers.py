@@ -22,9 +22,9 @@ from .activations import activate
 from .linear import as_rows
 from .norms import normed
 from .norms import supports as supports_norms
-from .pool import inside_a_task
+from .pool import threads_here
 from .scratch import scratch
-from .threads import num_threads, run
+from .threads import run
 
 _SEQUENCES = 512  # approximate number of tokens in a chunk of whole sequences
 _TOKENS = 1024  # tokens in a chunk for steps that treat each token separately; fewer make products slower
@@ -57,7 +57,7 @@ class Workers(NamedTuple):
     """Returns how many threads compute tasks; 1 inside of one."""
 
 
-_WORKERS = Workers(run, lambda: 1 if inside_a_task() else num_threads())
+_WORKERS = Workers(run, threads_here)
 
 
 class Chunks(NamedTuple):
@@ -118,9 +118,12 @@ class Chunks(NamedTuple):
         or if an option may have a batch axis.
         """
         out = np.empty(x.shape, dtype=x.dtype)
+        if x.ndim < 3:
+            self._encode(layer, x, options, out)
+            return out
         threads, count = self.workers.num_threads(), len(x)
         balanced = count >= 2 * threads or count % threads == 0  # no thread waits long for another at the end
-        if x.ndim < 3 or not balanced or x[0].size > 2 * _SEQUENCES * x.shape[-1] or _differ_in_batch(options):
+        if not balanced or x[0].size > 2 * _SEQUENCES * x.shape[-1] or _differ_in_batch(options):
             self._encode(layer, x, options, out)
         else:
             size = -(-count // _multiple(x.size // x.shape[-1] / _SEQUENCES, threads))

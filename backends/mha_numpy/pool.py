@@ -36,6 +36,11 @@ def inside_a_task() -> bool:
     return _inside.task
 
 
+def threads_here() -> int:
+    """Return how many threads may compute for this one: 1 inside of a task."""
+    return 1 if _inside.task else num_threads()
+
+
 class TaskQueue:
     """One caller's tasks, as a context manager. Its exit waits for the tasks that have begun and raises the first exception.
 
