@@ -61,7 +61,7 @@ _WORKERS = Workers(run, threads_here)
 
 
 class Chunks(NamedTuple):
-    """The layers, with an activation, a norm and a linear map of rows."""
+    """The layers, with an activation, a norm and a linear map of rows, attention, and what computes chunks in parallel."""
 
     activate: Callable[[str, np.ndarray, np.ndarray | None], None] = activate
     """Replaces x (rows, features) by f(x + bias); f is named."""
@@ -72,6 +72,7 @@ class Chunks(NamedTuple):
     attend: Callable[..., Any] = scaled_dot_product_attention
     """Returns the attention of queries, keys and values (..., heads, length, d), with the options that a layer was given."""
     workers: Workers = _WORKERS
+    """Compute the chunks."""
 
     def feed_forward(
         self,

@@ -12,10 +12,9 @@ from .layers import Chunks, Workers
 from .layers import supports as supports_layers
 from .norms import by_rows
 from .norms import supports as supports_norms
-from .pool import inside_a_task
+from .pool import threads_here
 from .scratch import scratch_kept_in
 from .tasks import in_tiles
-from .threads import num_threads
 
 __all__ = [
     "VERSION",
@@ -26,13 +25,12 @@ __all__ = [
     "by_rows",
     "check",
     "in_tiles",
-    "inside_a_task",
-    "num_threads",
     "scratch_kept_in",
     "shielded",
     "supports_gelu",
     "supports_layers",
     "supports_norms",
+    "threads_here",
 ]
 
 VERSION = 1

@@ -16,6 +16,11 @@ def supports(call: Call) -> str | None:
     return None if call.dtype_name == "float32" else f"computes in float32, not {call.dtype}"
 
 
+def write(x: Any, w: Int8Weight, b: Any, out: Any, *, dense: Callable[[Any], Any], threads: int = 1, team: int = 0) -> None:
+    """Write x w + b to ``out``; rows of these two NumPy arrays have no gaps. ``dense`` is that of ``packed``."""
+    native.linear_int8(packed(w, dense), threads, team, x, None if b is None else dense(b), out)
+
+
 def packed(w: Int8Weight, dense: Callable[[Any], Any]) -> Any:
     """Return a weight in the order in which the compiled module reads it. ``dense`` returns a contiguous NumPy array."""
     weight = w.cache.get("native")

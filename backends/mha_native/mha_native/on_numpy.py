@@ -9,7 +9,7 @@ import numpy as np
 
 from mha_core import Int8Rows
 from mha_core.plugin import AttentionGradients, AttentionProblem, AttentionState, Call
-from mha_numpy.shared import check, inside_a_task, num_threads
+from mha_numpy.shared import check, threads_here
 
 from . import gradients, problem
 from .level import native
@@ -41,7 +41,7 @@ def _prepared(p: AttentionProblem, arrays: problem.Beside) -> Callable[..., Atte
     lse_dtype, is_bfloat16, attend = p.compute_dtype, dtype.name == "bfloat16", native.attend
     empty, empty_like = np.empty, np.empty_like
     is_int8 = isinstance(p.key, Int8Rows)
-    same_shape, threads = p.query.shape == shape, _threads if native.is_worth_threads(plan) else lambda: 1
+    same_shape, threads = p.query.shape == shape, threads_here if native.is_worth_threads(plan) else lambda: 1
 
     def compute(query: Any, key: Any, value: Any, sink: Any) -> AttentionState:
         scales: tuple[Any, ...] = ()
@@ -69,7 +69,7 @@ def attention_vjp(p: AttentionProblem, state: AttentionState, d_out: Any, d_lse:
     sums = gradients.written(
         *(p, state, d_lse),
         plan=plan,
-        threads=_threads() if native.is_worth_threads(plan) else 1,
+        threads=threads_here() if native.is_worth_threads(plan) else 1,
         beside=problem.beside(p, _LIBRARY),
         view=_view,
         empty_like=_empty_like,
@@ -81,10 +81,6 @@ def attention_vjp(p: AttentionProblem, state: AttentionState, d_out: Any, d_lse:
 def _empty_like(x: Any, dtype: Any, shape: tuple[int, ...] | None = None) -> Any:
     out = np.empty(shape, dtype) if shape else np.empty_like(x, dtype, subok=False)
     return out if out.strides[-1] == out.itemsize else np.empty(x.shape, dtype)
-
-
-def _threads() -> int:
-    return 1 if inside_a_task() else num_threads()
 
 
 def _view(x: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mha_numpy.shared import inside_a_task, num_threads
+from mha_numpy.shared import threads_here
 
 from .few_rows import supports, write
 
@@ -17,7 +17,7 @@ def linear(x: np.ndarray, w: np.ndarray, b: np.ndarray | None) -> np.ndarray:
     """x w + b."""
     out = np.empty((*x.shape[:-1], w.shape[1]), dtype=x.dtype)
     kind = "f" if x.dtype == np.float32 else "H"
-    threads = 1 if inside_a_task() else num_threads()
+    threads = threads_here()
     rows = x.reshape(-1, x.shape[-1])
     write(rows, w, b, out.reshape(-1, w.shape[1]), kind=kind, threads=threads, team=0, at=_at, dense=np.ascontiguousarray)
     return out

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 
 from mha_core import Int8Weight
-from mha_numpy.shared import Chunks, inside_a_task, num_threads
+from mha_numpy.shared import Chunks, threads_here
 
-from .int8 import packed, supports
-from .level import native
+from .int8 import supports, write
 
 __all__ = ["linear", "linear_int8", "supports"]
 
@@ -20,21 +19,15 @@ _of_floats = Chunks().linear
 def linear_int8(x: np.ndarray, w: Int8Weight, b: np.ndarray | None) -> np.ndarray:
     """x w + b: each row of x is rounded to int8."""
     out = np.empty((*x.shape[:-1], w.shape[1]), dtype=x.dtype)
-    _write(_dense(x.reshape(-1, x.shape[-1])), w, b, out.reshape(-1, w.shape[1]), 1 if inside_a_task() else num_threads())
+    rows, to = x.reshape(-1, x.shape[-1]), out.reshape(-1, w.shape[1])
+    rows = rows if rows.strides[-1] == rows.itemsize else np.ascontiguousarray(rows)
+    write(rows, w, b, to, dense=np.ascontiguousarray, threads=threads_here())
     return out
 
 
 def linear(x: np.ndarray, w: Any, b: np.ndarray | None, out: np.ndarray) -> None:
     """Write x w + b to ``out``, with weights in int8 or not, on one thread. Rows of x and ``out`` have no gaps."""
     if isinstance(w, Int8Weight):
-        _write(x, w, b, out, 1)
+        write(x, w, b, out, dense=np.ascontiguousarray)
     else:
         _of_floats(x, w, b, out)
-
-
-def _write(x: np.ndarray, w: Int8Weight, b: np.ndarray | None, out: np.ndarray, threads: int) -> None:
-    native.linear_int8(packed(w, np.ascontiguousarray), threads, 0, x, None if b is None else _dense(b), out)
-
-
-def _dense(x: np.ndarray) -> np.ndarray:
-    return x if x.strides[-1] == x.itemsize else np.ascontiguousarray(x)

@@ -73,10 +73,12 @@ def rms_norm(x: np.ndarray, weight: np.ndarray | None, *, eps: float) -> np.ndar
 
 
 def write_normed(x: np.ndarray, weight: Any, bias: Any, eps: float, out: np.ndarray) -> None:
+    """Write the layer norm of x (rows, features) to ``out``, which may be x."""
     native.lines(_LAYER_NORM, _dense(x), _dense(weight), _dense(bias), eps, out)
 
 
 def activate_lines(name: str, x: np.ndarray, bias: np.ndarray | None) -> None:
+    """Replace x (rows, features) by f(x + bias)."""
     if name == "gelu":
         native.lines(_GELU, x, _dense(bias), None, 0.0, x)
     else:

@@ -10,7 +10,6 @@ from mha_core import Int8Weight
 from mha_core.plugin import Call
 
 from . import int8
-from .level import native
 from .team import team
 
 
@@ -23,8 +22,7 @@ def linear_int8(x: Any, w: Int8Weight, b: Any) -> Any:
     """x w + b: each row of x is rounded to int8."""
     out: Any = torch.empty((*x.shape[:-1], w.shape[1]), dtype=x.dtype, device=x.device)
     rows, to = array(x.reshape(-1, x.shape[-1])), out.reshape(-1, w.shape[1]).numpy()
-    weight = int8.packed(w, array)
-    native.linear_int8(weight, torch.get_num_threads(), team(), rows, None if b is None else array(b), to)
+    int8.write(rows, w, b, to, dense=array, threads=torch.get_num_threads(), team=team())
     return out
 
 

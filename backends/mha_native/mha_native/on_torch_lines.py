@@ -12,7 +12,6 @@ from mha_core.plugin import Call
 from mha_numpy.shared import Chunks, Workers
 
 from . import int8, on_numpy_lines
-from .level import native
 from .on_torch_int8 import array
 from .team import num_threads, run, team
 
@@ -24,7 +23,7 @@ def supports(call: Call) -> str | None:
     if call.device.type != "cpu":
         return f"computes on the CPU, not on {call.device.type}"
     if "int8" not in call.features:
-        return "computes with int8 weights; others are those of torch's own layers"
+        return "computes with int8 weights; torch's own layers compute with others"
     if not team():
         return "computes on the threads of GNU's OpenMP, which this torch does not use"
     return on_numpy_lines.supports_layers(call)
@@ -47,7 +46,7 @@ def _attend(query: Any, key: Any, value: Any, **options: Any) -> Any:
 
 def _linear(x: Any, w: Any, b: Any, out: Any) -> None:
     if isinstance(w, Int8Weight):
-        native.linear_int8(int8.packed(w, array), 1, 0, x, _optional(b), out)
+        int8.write(x, w, b, out, dense=array)
     else:
         out[:] = array(linear(torch.from_numpy(x), w.mT, b))
 

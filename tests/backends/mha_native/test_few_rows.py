@@ -88,7 +88,7 @@ def test_any_number_of_threads_gives_the_same_bits(rng, monkeypatch):
     x, results = rng.normal(size=(3, 600)).astype(np.float32), []
     for w in (rng.normal(size=(600, 700)).astype(np.float32), rng.normal(size=(700, 600)).astype(np.float32).T):
         for threads in (1, 2, 5):
-            monkeypatch.setattr(on_numpy_few_rows, "num_threads", lambda threads=threads: threads)
+            monkeypatch.setattr(on_numpy_few_rows, "threads_here", lambda threads=threads: threads)
             results.append(by_native(x, w))
         assert all(np.array_equal(result, results[-1]) for result in results[-3:])
 

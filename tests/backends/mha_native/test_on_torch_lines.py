@@ -91,7 +91,7 @@ def test_what_it_lacks_it_refuses(monkeypatch):
     floats, layer = LAYERS["network"]().to("torch"), LAYERS["network"]().quantized().to("torch")
     meta = LAYERS["network"]().quantized().to("torch", device="meta")
     for each, x, reason in (
-        (floats, torch.ones(40, 16), "computes with int8 weights; others are those of torch's own layers"),
+        (floats, torch.ones(40, 16), "computes with int8 weights; torch's own layers compute with others"),
         (meta, torch.ones(40, 16, device="meta"), "computes on the CPU, not on meta"),
     ):
         assert f"not native: {reason}" in str(mha.explain(each, x))
