@@ -8,8 +8,10 @@ import torch
 from native import needs_native
 
 import mha_core as mha
+from mha_core.ops.tree import map_arrays
 
 pytestmark = [needs_native, pytest.mark.usefixtures("native")]
+
 
 LAYERS = {
     "post-norm": lambda: mha.EncoderLayer.init(d_model=16, num_heads=2, d_ff=32, activation="gelu", seed=0),
@@ -18,6 +20,12 @@ LAYERS = {
     "gate": lambda: mha.FeedForward.init(d_model=16, d_ff=24, gated=True, seed=3),
 }
 SHAPES = [(1, 16), (70, 16), (40, 5, 16), (2, 3, 100, 16), (3, 1100, 16)]
+
+
+def made(name):
+    """Return a layer whose biases are not 0 and weights of norms not 1, as they begin: that would hide mistakes."""
+    rng = np.random.default_rng(0)
+    return map_arrays(LAYERS[name](), lambda x: x + rng.normal(scale=0.3, size=x.shape).astype(np.float32))
 
 
 @pytest.fixture
@@ -30,7 +38,7 @@ def threads():
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", LAYERS)
 def test_the_bits_are_those_of_numpy_arrays_on_any_number_of_threads(rng, threads, name, shape):
-    layer = LAYERS[name]().quantized()
+    layer = made(name).quantized()
     there, x = layer.to("torch"), rng.normal(size=shape).astype(np.float32)
     op = "encoder_layer" if isinstance(layer, mha.EncoderLayer) else "feed_forward"
     assert str(mha.explain(there, torch.from_numpy(x))).startswith(f"{op}: native (")
@@ -52,7 +60,7 @@ def test_the_bits_are_those_of_numpy_arrays_on_any_number_of_threads(rng, thread
 )
 def test_every_option_is_that_of_tensors(options):
     torch.manual_seed(0)
-    layer, x, given = LAYERS["post-norm"]().quantized().to("torch"), torch.randn(2, 30, 16), options()
+    layer, x, given = made("post-norm").quantized().to("torch"), torch.randn(2, 30, 16), options()
     assert str(mha.explain(layer, x, **given)).startswith("encoder_layer: native (")
     with mha.use_kernel("encoder_layer", "algebra"):
         expected = layer(x, **given)
@@ -62,10 +70,10 @@ def test_every_option_is_that_of_tensors(options):
 @pytest.mark.parametrize("negative", [False, True])
 def test_weights_that_are_no_integers_are_multiplied_by_torch(negative):
     torch.manual_seed(0)
-    layer = LAYERS["network"]().to("torch")
-    w = torch.complex(layer.w_1, -layer.w_1).conj().imag if negative else layer.w_1
+    layer = made("network").to("torch")
+    w = torch.complex(layer.w_2, -layer.w_2).conj().imag if negative else layer.w_2
     assert w.is_neg() == negative
-    mixed = replace(layer.quantized(), w_1=w, b_1=torch.randn(40))
+    mixed = replace(layer.quantized(), w_2=w)
     x = torch.randn(50, 16)
     assert str(mha.explain(mixed, x)).startswith("feed_forward: native (")
     with mha.use_kernel("feed_forward", "algebra"):
@@ -75,9 +83,11 @@ def test_weights_that_are_no_integers_are_multiplied_by_torch(negative):
 
 def test_views_are_read_and_nothing_is_written():
     torch.manual_seed(0)
-    layer, x = LAYERS["pre-norm"]().quantized().to("torch"), torch.randn(16, 40, 2)
+    layer, x = made("pre-norm").quantized().to("torch"), torch.randn(16, 40, 2)
     before, view = x.clone(), x.permute(2, 1, 0)
     assert torch.equal(layer(view), layer(view.contiguous())) and torch.equal(x, before)
+    negative = torch._neg_view(view.contiguous())
+    assert negative.is_neg() and torch.equal(layer(negative), layer(-view))
     parameters = torch.nn.Parameter(view)
     with torch.no_grad():
         assert torch.equal(layer(parameters), layer(view))
@@ -88,8 +98,8 @@ def test_views_are_read_and_nothing_is_written():
 def test_what_it_lacks_it_refuses(monkeypatch):
     from mha_native import on_torch_lines
 
-    floats, layer = LAYERS["network"]().to("torch"), LAYERS["network"]().quantized().to("torch")
-    meta = LAYERS["network"]().quantized().to("torch", device="meta")
+    floats, layer = made("network").to("torch"), made("network").quantized().to("torch")
+    meta = made("network").quantized().to("torch", device="meta")
     for each, x, reason in (
         (floats, torch.ones(40, 16), "computes with int8 weights; torch's own layers compute with others"),
         (meta, torch.ones(40, 16, device="meta"), "computes on the CPU, not on meta"),
