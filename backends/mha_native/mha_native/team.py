@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -38,14 +37,19 @@ _inside, _lost = _Inside(), False  # a forked process lacks the threads of a tea
 
 @cache
 def team() -> int:
-    """Return the address of GOMP_parallel in the OpenMP that torch computes with; 0 if it is another, or there are several."""
+    """Return the address of GOMP_parallel in the OpenMP that torch computes with; 0 if it is another than GNU's.
+
+    torch loads its OpenMP into the process's own scope, and calls the first function of a name there. Other packages may have
+    an OpenMP of theirs besides. Those of Intel and LLVM have a function of this name too, so the file's name is read.
+    """
     maps = Path("/proc/self/maps")
-    lines = maps.read_text().splitlines() if maps.exists() else []
-    paths = {line.split(maxsplit=5)[-1] for line in lines if "omp" in line}
-    libraries = [path for path in paths if re.fullmatch(r"lib[gi]?omp5?[-.].*", Path(path).name)]
-    if len(libraries) != 1 or not Path(libraries[0]).name.startswith("libgomp"):
-        return 0
-    return ctypes.cast(ctypes.CDLL(libraries[0]).GOMP_parallel, ctypes.c_void_p).value or 0
+    function = getattr(ctypes.CDLL(None), "GOMP_parallel", None) if maps.exists() else None
+    address = ctypes.cast(function, ctypes.c_void_p).value or 0 if function else 0
+    for line in maps.read_text().splitlines() if address else ():
+        first, end = (int(each, 16) for each in line.split(maxsplit=1)[0].split("-"))
+        if first <= address < end:
+            return address if Path(line.split(maxsplit=5)[-1]).name.startswith("libgomp") else 0
+    return 0
 
 
 def num_threads() -> int:

@@ -2,9 +2,11 @@
 
 import contextvars
 import os
+import shutil
 import signal
 import threading
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -172,6 +174,26 @@ if not child:
     os._exit(0 if (num_threads(), sorted(seen)) == (1, list(range(60))) and torch.equal(layer(x), expected) else 1)
 print(os.waitpid(child, 0)[1], torch.equal(layer(x), expected), num_threads())
 """
+
+
+SECOND = """
+import ctypes, os
+ctypes.CDLL(os.environ["BEFORE"])
+import torch
+from mha_native.team import team
+there = ctypes.CDLL(torch.__path__[0] + "/lib/libtorch_cpu.so").GOMP_parallel
+before = team()
+ctypes.CDLL(os.environ["AFTER"], mode=ctypes.RTLD_GLOBAL)
+print(before == team.__wrapped__() == ctypes.cast(there, ctypes.c_void_p).value)
+"""
+
+
+@pytest.mark.full  # imports torch in a process of its own
+def test_an_openmp_of_another_package_does_not_hide_torch_s(team, tmp_path):
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    loaded = next(path for line in lines if "libgomp" in (path := line.split(maxsplit=5)[-1]))
+    before, after = (shutil.copy(loaded, tmp_path / name) for name in ("libgomp-before.so", "libgomp-after.so"))
+    assert in_process(SECOND, BEFORE=str(before), AFTER=str(after)) == "True"
 
 
 @pytest.mark.full  # imports torch in a process of its own
