@@ -21,7 +21,7 @@ import pytest
 import mha_core
 from mha_core import MhaError
 from mha_core.plugin import Kernel, register
-from mha_core.shared import LAYER_VJPS, VJPS, registry
+from mha_core.shared import FEATURES, LAYER_VJPS, VJPS, registry
 
 from .backend import BackendUnderTest, CannotJudge
 from .cases.layer_axes import LAYERS
@@ -160,6 +160,7 @@ OPERATIONS_BY: dict[str, tuple[str, ...]] = {
     "vjp_by": ("attention_vjp",),
     "piece_by": PIECES,
     "update_by": ("adamw",),
+    "layer_by": tuple(op for op in LAYERS if "mask" in FEATURES[op]),
 }
 """The operations that an argument of a test stands for: ``probes.computed_by``."""
 

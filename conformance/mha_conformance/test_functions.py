@@ -19,6 +19,7 @@ import mha_core as mha
 from .cases.attention_axes import TERMS
 from .cases.attention_gradients import attention_gradient_problem
 from .cases.attention_problem import AttentionProblem, attention_problem
+from .cases.function_layers import KINDS, SIZES, function_layer
 from .cases.function_rows import function_row
 from .cases.masks import AnyMask, Make
 from .judge.held import Judge, noted
@@ -84,6 +85,14 @@ def test_scores_with_numbers_of_positions(judge: Judge, attention_by: ComputedBy
         pytest.skip("the library does not multiply floating numbers and integers")
     for problem in drawn(judge, attention_by, 100, bias=("function",), mixed=(True,)):
         judge_poisoned(judge, problem)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_layers_with_functions(judge: Judge, layer_by: ComputedBy, kind: str) -> None:
+    needs(layer_by, {"mask": "mask", "score": "bias"}[kind])
+    for size in SIZES:
+        with noted(f"the layer: {size[0]} sequences of {size[1]} tokens"):
+            judge.judge_once(function_layer(layer_by.op, kind, size, judge.rng))
 
 
 @pytest.mark.promise(0, 7)

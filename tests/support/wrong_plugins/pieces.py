@@ -104,3 +104,10 @@ def encoder_layer_always_post_norm(layer, x, *, mask=None):
 
 def encoder_layer_without_mask(layer, x, *, mask=None):
     return encoder_layer(layer, x)
+
+
+def encoder_layer_of_each_sequence(layer, x, *, mask=None):
+    if mask is None or any(True for _ in mask.arrays()):
+        return encoder_layer(layer, x, mask=mask)
+    sequences = x.reshape(-1, *x.shape[-2:])
+    return np.stack([encoder_layer(layer, each, mask=mask) for each in sequences]).reshape(x.shape)

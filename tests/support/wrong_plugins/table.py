@@ -146,6 +146,10 @@ _BLOCKS = {
         ("rms_norm_in_half_precision", 9, "norms", "rms_norm squares in float16", _HALF_NORMS),
         ("encoder_layer_always_post_norm", 0, "of_a_layer", "the encoder layer ignores norm_first", _ENCODER),
         ("encoder_layer_without_mask", 0, "of_a_layer", "the encoder layer ignores the mask", _ENCODER),
+        (
+            *("encoder_layer_of_each_sequence", 0, "layers_with", "functions see element 0 of the batch in an encoder layer"),
+            {**_ENCODER, "section": "test_functions"},
+        ),
     ],
     "piece_gradients test_gradients": [
         ("gradient_at_nan", 0, "of_a_piece", "the gradient of relu at NaN is that of its result", {"op": "relu_vjp"}),
