@@ -37,15 +37,18 @@ _inside, _lost = _Inside(), False  # a forked process lacks the threads of a tea
 
 @cache
 def team() -> int:
-    """Return the address of GOMP_parallel in the OpenMP that torch computes with; 0 if it is another than GNU's.
+    """Return the address of GOMP_parallel in the OpenMP library that torch computes with; 0 if that library is not GNU's.
 
-    torch loads its OpenMP into the process's own scope, and calls the first function of a name there. Other packages may have
-    an OpenMP of theirs besides. Those of Intel and LLVM have a function of this name too, so the file's name is read.
+    torch loads its OpenMP library with global symbols. A lookup in the process therefore returns the function that torch calls,
+    even if another package has loaded a second library. The libraries of Intel and LLVM define GOMP_parallel too, so the file's
+    name is checked.
     """
     maps = Path("/proc/self/maps")
     function = getattr(ctypes.CDLL(None), "GOMP_parallel", None) if maps.exists() else None
-    address = ctypes.cast(function, ctypes.c_void_p).value or 0 if function else 0
-    for line in maps.read_text().splitlines() if address else ():
+    if function is None:
+        return 0
+    address = ctypes.cast(function, ctypes.c_void_p).value or 0
+    for line in maps.read_text().splitlines():
         first, end = (int(each, 16) for each in line.split(maxsplit=1)[0].split("-"))
         if first <= address < end:
             return address if Path(line.split(maxsplit=5)[-1]).name.startswith("libgomp") else 0

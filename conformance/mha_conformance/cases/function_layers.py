@@ -5,18 +5,15 @@ A layer may be computed part by part, for example some sequences at a time. A fu
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 import mha_core as mha
 
 from ..oracle.expressions import evaluated, op
-from ..oracle.score_function import ScoreFunction
 from .functions import as_function, indices_of
 from .layer_problem import PLAIN_ROW, LayerProblem, plain_layer_problem
 from .masks import AnyMask
-from .options import Options, heads_of
+from .options import heads_of
 
 KINDS = ("mask", "score")
 SIZES = ((3, 5), (24, 40), (7, 130))
@@ -37,13 +34,6 @@ def function_layer(layer: str, kind: str, size: tuple[int, int], rng: np.random.
         function = as_function(_MASK, [])
         problem.options.add_mask(AnyMask(lambda array: mha.mask_function(function), evaluated(_MASK, indices)))
     else:
-        problem.floats[_TABLE] = rng.normal(size=7)
-        _add_score(problem.options, indices)
+        problem.options.add_score_function(_SCORE, {_TABLE: rng.normal(size=7)}, indices)
+        problem.floats |= problem.options.floats
     return problem
-
-
-def _add_score(options: Options, indices: dict[str, Any]) -> None:
-    function = as_function(_SCORE, [_TABLE], "score")
-    options.of_score = (_TABLE,)
-    options.bias = lambda arrays: mha.score_function(function, [arrays[_TABLE]])
-    options.score = lambda numbers: ScoreFunction(_SCORE, indices, {_TABLE: numbers[_TABLE]})

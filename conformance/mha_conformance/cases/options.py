@@ -20,6 +20,7 @@ from mha_core.shared import Bias
 
 from ..oracle.attention import Floats
 from ..oracle.dropout import kept_by_seed
+from ..oracle.expressions import Expression
 from ..oracle.score_function import ScoreFunction
 from . import masks
 from .attention_axes import FAR, batch_shape
@@ -82,6 +83,20 @@ class Options:
         """Add a bias that is an array."""
         self.floats["bias"] = x
         self.bias, self.whole_bias = (lambda arrays: arrays["bias"]), (lambda floats, wide: floats["bias"])
+
+    def add_score_function(
+        self, expression: Expression, arrays: Mapping[str, np.ndarray], indices: Mapping[str, np.ndarray]
+    ) -> None:
+        """Put an expression of the score, of these arrays and of the indices of all pairs in the place of the scores."""
+        self.functions.append(f"score function {expression}")
+        self.of_score = tuple(arrays)
+        floats = {name: x for name, x in arrays.items() if x.dtype.kind == "f"}
+        others = {name: x for name, x in arrays.items() if name not in floats}
+        self.floats |= floats
+        self.others |= others
+        function = as_function(expression, [*arrays], "score")
+        self.bias = lambda made: mha.score_function(function, [made[name] for name in self.of_score])
+        self.score = lambda made: ScoreFunction(expression, {**indices, **others}, {name: made[name] for name in floats})
 
     @property
     def visible(self) -> np.ndarray:
@@ -294,16 +309,7 @@ def _add_score_function(
     row, batch, heads = made.row, batch_shape(made.row), heads_of(made.row)
     sizes = {"batch": math.prod(batch), "head": heads, "key": len(k)}
     draw = Draw(structure, rng, sizes, "bias", mixed=row.get("mixed", False))
-    expression = draw.score()
-    made.functions.append(f"score function {expression}")
-    made.of_score = tuple(draw.arrays)
-    floats = {name: x for name, x in draw.arrays.items() if x.dtype.kind == "f"}
-    others = {name: x for name, x in draw.arrays.items() if name not in floats}
-    made.floats |= floats
-    made.others |= others
-    function, indices = as_function(expression, [*draw.arrays], "score"), indices_of(q, k, batch, heads)
-    made.bias = lambda arrays: mha.score_function(function, [arrays[name] for name in made.of_score])
-    made.score = lambda numbers: ScoreFunction(expression, {**indices, **others}, {name: numbers[name] for name in floats})
+    made.add_score_function(draw.score(), draw.arrays, indices_of(q, k, batch, heads))
 
 
 def _slopes(heads: int) -> np.ndarray:
